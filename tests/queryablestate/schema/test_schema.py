@@ -18,19 +18,10 @@ from queryablestate.schema.schema import (
     StructType,
     check_compatible,
 )
+from tests.queryablestate.schemas import DAY, DELAY, DELAYS_BY_DAY, TAILNUM
 
 
-TAILNUM = Field("tailnum", AtomicType.STRING)
-DAY = Field("day", AtomicType.DATE)
-DELAY = Field("delay", AtomicType.DOUBLE)
 FLIGHTS = Field("flights", AtomicType.BIGINT)
-SCHEMA = StateSchema(
-    kind=StateKind.MAP,
-    key=(TAILNUM,),
-    map_key=(DAY,),
-    value=(DELAY,),
-    has_ttl=True,
-)
 
 
 class TestStateSchema:
@@ -103,7 +94,7 @@ class TestCompatible:
 
     def test_the_same_schema_goes_on(self) -> None:
         """Nothing differs."""
-        assert check_compatible(SCHEMA, SCHEMA) is None
+        assert check_compatible(DELAYS_BY_DAY, DELAYS_BY_DAY) is None
 
     @pytest.mark.proves("W5")
     def test_new_value_columns_go_on(self) -> None:
@@ -151,7 +142,7 @@ class TestCompatible:
                 "it was written with a ttl",
             ),
             (
-                evolve(SCHEMA, value=(FLIGHTS, DELAY)),
+                evolve(DELAYS_BY_DAY, value=(FLIGHTS, DELAY)),
                 (
                     "its value column 1 is delay double, not flights bigint: columns "
                     "are added, and left out, at the end only; under another name it "
@@ -159,7 +150,7 @@ class TestCompatible:
                 ),
             ),
             (
-                evolve(SCHEMA, value=(Field("delay", AtomicType.BIGINT),)),
+                evolve(DELAYS_BY_DAY, value=(Field("delay", AtomicType.BIGINT),)),
                 (
                     "its value column delay double cannot become delay bigint: cast "
                     "it, or add a column of another name at the end"
@@ -171,7 +162,7 @@ class TestCompatible:
         self, declared: StateSchema, difference: str
     ) -> None:
         """W5: the sentence says what was registered and what is declared."""
-        assert check_compatible(SCHEMA, declared) == difference
+        assert check_compatible(DELAYS_BY_DAY, declared) == difference
 
     def test_a_ttl_cannot_be_added(self) -> None:
         """The rows that are stored have no place for it."""

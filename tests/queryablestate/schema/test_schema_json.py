@@ -29,19 +29,8 @@ from queryablestate.schema.schema_json import (
     parse_schema,
     schema_json,
 )
+from tests.queryablestate.schemas import DELAYS_BY_DAY, TAILNUM
 from tests.queryablestate.typed_values import key_types, value_types
-
-
-TAILNUM = Field("tailnum", AtomicType.STRING)
-DAY = Field("day", AtomicType.DATE)
-DELAY = Field("delay", AtomicType.DOUBLE)
-SCHEMA = StateSchema(
-    kind=StateKind.MAP,
-    key=(TAILNUM,),
-    map_key=(DAY,),
-    value=(DELAY,),
-    has_ttl=True,
-)
 
 
 def struct_json(data_type: object, **metadata: object) -> str:
@@ -280,14 +269,14 @@ class TestStateSchema:
         self, change: dict[str, object], message: str
     ) -> None:
         """A text that no registration of ours has written is a protocol error."""
-        tree = json.loads(schema_json(SCHEMA))
+        tree = json.loads(schema_json(DELAYS_BY_DAY))
         with pytest.raises(RemoteProtocolError, match=message):
             parse_schema(json.dumps(tree | change))
 
     @pytest.mark.parametrize("part", ["kind", "key", "map_key", "value", "has_ttl"])
     def test_a_schema_is_complete(self, part: str) -> None:
         """Nothing is assumed for what is missing."""
-        tree = json.loads(schema_json(SCHEMA))
+        tree = json.loads(schema_json(DELAYS_BY_DAY))
         del tree[part]
         with pytest.raises(RemoteProtocolError, match=part):
             parse_schema(json.dumps(tree))
