@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,14 +27,13 @@ from queryablestate.writer.own_runs import OwnRuns
 from rescaling import RedistributionMode
 from rescaling.operator_state import encode_snapshot
 from sparkpipeline import OperatorStatePublication, run_operator
-from sparkpipeline.batch_guard import BatchFunction, guard_starts
 from sparkpipeline.operators.publication import (
     PublishedBatch,
     PublishingRun,
     publish_batch,
 )
-from tests.recording import wait_until
 from tests.sparkpipeline.operator_app import Remember
+from tests.sparkpipeline.sleeping_driver import SleepingDriver
 from tests.sparkpipeline.state_cluster import TIMEOUT_SECONDS, Feed, run_to_end
 
 
@@ -267,16 +265,6 @@ def test_a_driver_that_slept_before_its_first_batch_fences_no_run_of_another(
     published: Published, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """W1, O5: a run is as old as its start, whatever it comes to publish later."""
-    asleep, awake = threading.Event(), threading.Event()
-
-    def slept(function: BatchFunction) -> BatchFunction:
-        def run(batch: DataFrame, batch_id: int) -> None:
-            asleep.set()
-            assert awake.wait(TIMEOUT_SECONDS)
-            function(batch, batch_id)
-
-        return run
-
     published.add(0, 1)
     publication = evolve(published.publication, is_required=True)
     writer = run_operator(
@@ -287,14 +275,11 @@ def test_a_driver_that_slept_before_its_first_batch_fences_no_run_of_another(
         output_schema=Remember.SCHEMA,
         publication=publication,
     )
-    guard_starts(slept)
-    query = writer.option("checkpointLocation", str(published.checkpoint)).start()
-    guard_starts(None)
+    driver = SleepingDriver()
+    checkpoint = str(published.checkpoint)
+    query = driver.start(writer.option("checkpointLocation", checkpoint))
     try:
-        assert asleep.wait(TIMEOUT_SECONDS)
-        wait_until(
-            lambda: all(one.name != "run-birth" for one in threading.enumerate())
-        )
+        driver.wait_until_asleep()
         successor = PublishedBatch(
             run=PublishingRun(
                 query_id=f"{query.id}:operator-state", run_id="successor"
@@ -307,9 +292,9 @@ def test_a_driver_that_slept_before_its_first_batch_fences_no_run_of_another(
         with monkeypatch.context() as other_process:
             other_process.setattr(writer_module, "OWN_RUNS", OwnRuns())
             publish_batch(publication, successor)
-        awake.set()
+        driver.wake()
         with pytest.raises(StaleWriterError):
             query.processAllAvailable()
     finally:
-        awake.set()
+        driver.wake()
         query.stop()

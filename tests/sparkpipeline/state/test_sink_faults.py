@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -39,11 +38,10 @@ from queryablestate.writer.connections import close_writer_connections
 from queryablestate.writer.own_runs import OwnRuns
 from queryablestate.writer.writer import StateWriter
 from sparkpipeline import StateSpec, publish_state, source_options
-from sparkpipeline.batch_guard import BatchFunction, guard_starts
 from sparkpipeline.state.options import WriteOptions
 from tests.recording import wait_until
+from tests.sparkpipeline.sleeping_driver import SleepingDriver, is_drawn
 from tests.sparkpipeline.state_cluster import (
-    TIMEOUT_SECONDS,
     Feed,
     StateCluster,
     run_to_end,
@@ -401,32 +399,21 @@ class TestBirths:
         self, cluster: StateCluster, feed: Feed, job_id: str, tmp_path: Path
     ) -> None:
         """Spark had read the checkpoint; then another driver has begun (W1)."""
-        asleep, awake = threading.Event(), threading.Event()
-
-        def slept(function: BatchFunction) -> BatchFunction:
-            def run(batch: DataFrame, batch_id: int) -> None:
-                asleep.set()
-                assert awake.wait(TIMEOUT_SECONDS)
-                function(batch, batch_id)
-
-            return run
-
         feed.add({"k": "a", "n": 1})
         writer = publish_list(cluster, feed.frame(), job_id)
         with closing(_AnotherDriver(cluster, job_id, feed.frame())) as successor:
-            guard_starts(slept)
-            query = writer.option("checkpointLocation", str(tmp_path / "c")).start()
-            guard_starts(None)
+            driver = SleepingDriver()
+            checkpoint = str(tmp_path / "checkpoint")
+            query = driver.start(writer.option("checkpointLocation", checkpoint))
             try:
-                assert asleep.wait(TIMEOUT_SECONDS)
-                wait_until(is_drawn)
+                driver.wait_until_asleep()
                 successor.begin(str(query.id))
-                awake.set()
+                driver.wake()
                 with pytest.raises(StaleWriterError):
                     query.processAllAvailable()
                 successor.begin(str(query.id))
             finally:
-                awake.set()
+                driver.wake()
                 query.stop()
 
     def test_each_start_of_one_writer_is_a_run_of_its_own(
@@ -467,11 +454,6 @@ class TestBirths:
             finally:
                 query.stop()
             close_writer_connections()
-
-
-def is_drawn() -> bool:
-    """Return whether no epoch is being drawn for a query that was started."""
-    return all(one.name != "run-birth" for one in threading.enumerate())
 
 
 def publish_list(
