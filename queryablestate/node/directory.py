@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Final, final
 from msgspec.structs import replace
 
 from nameservice import StorageError, get_logger
+from queryablestate.store.environment import is_damage
 from queryablestate.store.store import StateStore
 from queryablestate.wire.kept_rows import KEPT_JOB_COUNT_MAX
 
@@ -107,7 +108,7 @@ class NodeDirectory:
             except StorageError as error:
                 if name == opened.name:
                     continue
-                if not _is_damage(error):
+                if not is_damage(error):
                     # An empty store in its place would be taken for it from then on.
                     raise
                 self._log.warning(
@@ -190,7 +191,7 @@ class NodeDirectory:
                 self._log.warning(
                     "store.unreadable", sub_directory=name, error=str(error)
                 )
-                if not _is_damage(error):
+                if not is_damage(error):
                     failure = error
         if failure is not None:
             raise failure
@@ -233,11 +234,3 @@ class NodeDirectory:
             raise StorageError(
                 f"cannot use the data directory {self._path}: {error}"
             ) from error
-
-
-def _is_damage(error: StorageError) -> bool:
-    """Return whether a store will not be there later either, as far as one can tell."""
-    cause = error.__cause__
-    is_no_directory = isinstance(cause, FileExistsError | NotADirectoryError)
-    is_of_now = isinstance(cause, OSError) or error.reason != StorageError.reason
-    return is_no_directory or not is_of_now

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from lmdb import Transaction, _Database
 
 
-__all__ = ["StoreEnvironment"]
+__all__ = ["StoreEnvironment", "is_damage"]
 
 T = TypeVar("T")
 
@@ -48,6 +48,15 @@ _SIZE_FILE_NAME: Final = "size"
 _READER_COUNT_MAX: Final = 126
 _SIZE_BYTES_MIN: Final = 1 << 20
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
+# What LMDB says of a file that is no environment, or one that makes no sense.  All else
+# comes of the system: too many open files, no memory, no right to read it.
+_DAMAGE: Final = (
+    lmdb.CorruptedError,
+    lmdb.InvalidError,
+    lmdb.PageNotFoundError,
+    lmdb.PanicError,
+    lmdb.VersionMismatchError,
+)
 # A write takes more than that at once, or there is another reason why it failed.
 _DISK_ROOM_BYTES_MIN: Final = 1 << 20
 
@@ -337,3 +346,13 @@ class StoreEnvironment:
     def close(self) -> None:
         """Release everything.  Idempotent."""
         self._stack.close()
+
+
+def is_damage(error: StorageError) -> bool:
+    """Return whether a store will not be there later either, as far as one can tell."""
+    cause = error.__cause__
+    if isinstance(cause, lmdb.Error):
+        return isinstance(cause, _DAMAGE)
+    is_no_directory = isinstance(cause, FileExistsError | NotADirectoryError)
+    is_of_now = isinstance(cause, OSError) or error.reason != StorageError.reason
+    return is_no_directory or not is_of_now

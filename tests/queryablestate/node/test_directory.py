@@ -119,6 +119,31 @@ class TestControlPlanes:
             assert store.name == "rows-1"
             assert store.positions() == {"job": 1}
 
+    @pytest.mark.proves("W7")
+    def test_one_that_the_system_refuses_lmdb_is_waited_for(
+        self, directory: NodeDirectory, tmp_path: Path
+    ) -> None:
+        """
+        W7: also when only LMDB is told, as by a disk that is not mounted.
+
+        It is no damage that a file cannot be read now, for want of a right, of memory,
+        or of open files.
+        """
+        with directory.open() as first:
+            first.bind_control("a")
+            second = directory.open_for("b", first)
+        second.close()
+        data, disk = tmp_path / "data" / "rows-1" / "data.mdb", tmp_path / "disk"
+        disk.mkdir()
+        data.rename(disk / data.name)
+        data.symlink_to(disk / data.name)
+        disk.rename(tmp_path / "away")
+        with pytest.raises(StorageError, match=r"rows-1: No such file"):
+            directory.open_for("a", second)
+        (tmp_path / "away").rename(disk)
+        with directory.open_for("a", second) as store:
+            assert store.name == "rows-1"
+
     def test_one_that_is_damaged_is_told_of(
         self, directory: NodeDirectory, tmp_path: Path
     ) -> None:
