@@ -139,16 +139,22 @@ class StoreEnvironment:
         To read a page beyond its end is a SIGBUS, that is, the end of the process
         without a word; and what is appended later makes such pages zeros.
         """
+        note = self._directory / _SIZE_FILE_NAME
+        data = self._directory / _DATA_FILE_NAME
+        if not (data.exists() or data.is_symlink()):
+            note.unlink(missing_ok=True)  # it is of another file than the new one
+            return
         try:
-            known_bytes = int((self._directory / _SIZE_FILE_NAME).read_text("ascii"))
-            size_bytes = (self._directory / _DATA_FILE_NAME).stat().st_size
+            known_bytes = int(note.read_text("ascii"))
+            size_bytes = data.stat().st_size
         except (FileNotFoundError, ValueError):
-            return  # a new one, or one of an earlier version
+            return  # a store of an earlier version, or one that is not durable
         if size_bytes < known_bytes:
             raise StorageError(
-                f"{self._directory / _DATA_FILE_NAME} is cut off: it has "
-                f"{size_bytes:,} bytes, and had {known_bytes:,}: bring all of it back, "
-                "or remove the directory, and the node is refilled"
+                f"{data} is cut off: it has {size_bytes:,} bytes, and had "
+                f"{known_bytes:,}: bring all of it back, or remove the directory, and "
+                "the node is refilled; if it is whole, and another copy than before, "
+                f"remove {note}"
             )
 
     def _note_size(self) -> None:

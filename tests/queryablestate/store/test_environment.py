@@ -154,6 +154,33 @@ class TestOpen:
         assert done.returncode == 1, done
         assert "data.mdb is cut off" in done.stderr
 
+    def test_a_new_file_in_the_place_of_a_longer_one(self, tmp_path: Path) -> None:
+        """Rows that were removed by hand begin anew, and what follows is opened."""
+        with opened(tmp_path, is_durable=True) as store:
+            for _ in range(10):
+                write(store, [(key(n), b"v" * 500) for n in range(200)])
+        for name in ("data.mdb", "lock.mdb"):
+            (tmp_path / name).unlink()
+        # It takes no note of how long its file is; nor does one on a full disk.
+        for _ in range(2):
+            with opened(tmp_path, is_durable=False) as store:
+                assert store.positions() == {}
+
+    def test_a_whole_copy_that_is_shorter_can_be_opened(self, tmp_path: Path) -> None:
+        """An earlier one, say, without a note; the error says what to remove."""
+        with opened(tmp_path, is_durable=True) as store:
+            write(store, [(key(0), b"v")])
+        earlier = (tmp_path / "data.mdb").read_bytes()
+        with opened(tmp_path, is_durable=True) as store:
+            for _ in range(10):
+                write(store, [(key(n), b"v" * 500) for n in range(200)])
+        (tmp_path / "data.mdb").write_bytes(earlier)
+        with pytest.raises(StorageError, match=rf"remove {tmp_path / 'size'}"):
+            opened(tmp_path)
+        (tmp_path / "size").unlink()
+        with opened(tmp_path, is_durable=True):
+            pass
+
     @pytest.mark.proves("W7")
     def test_one_that_cannot_be_used_is_not_kept_open(self, tmp_path: Path) -> None:
         """
