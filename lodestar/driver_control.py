@@ -16,6 +16,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self, final
 
+from lodestar.guarded_command import start_thread
 from nameservice.observation import Observation
 
 
@@ -115,6 +116,9 @@ class DriverControl:
 
     Args:
         told: Takes each line that it writes, on a thread of ours.
+
+    Raises:
+        OSError: If there cannot be one now.
     """
 
     def __init__(self, told: Callable[[bytes], None]) -> None:
@@ -131,7 +135,7 @@ class DriverControl:
         self._thread = threading.Thread(
             target=self._serve, name="driver-control", daemon=True
         )
-        self._thread.start()
+        start_thread(self._thread)
 
     def __enter__(self) -> Self:
         return self

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import signal
@@ -26,6 +27,7 @@ __all__ = [
     "check_command",
     "exit_code_of_command",
     "reap_orphans",
+    "start_thread",
 ]
 
 # A shell tells of a death by signal N as 128 + N.
@@ -67,6 +69,20 @@ def reap_orphans() -> None:
             pass
 
 
+def start_thread(thread: threading.Thread) -> None:
+    """
+    Start *thread*.
+
+    Raises:
+        OSError: If there may be no more threads: as where there may be no more
+            processes, which the kernel counts together.
+    """
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise OSError(errno.EAGAIN, str(error)) from error
+
+
 @final
 class GuardedCommand:
     """
@@ -79,6 +95,9 @@ class GuardedCommand:
             negative for a signal.
         is_aside: Whether our standard input and output are another's: it reads
             nothing, and what it writes goes to our standard error.
+
+    Raises:
+        OSError: If it cannot be started.
     """
 
     def __init__(
@@ -107,7 +126,13 @@ class GuardedCommand:
         self._waiter = threading.Thread(
             target=self._wait, name="command-waiter", daemon=True
         )
-        self._waiter.start()
+        try:
+            start_thread(self._waiter)
+        except BaseException:
+            # Without one who waits for it there is no word of it, nor an end.
+            self._lifeline.close()
+            self._process.wait()
+            raise
 
     def signal(self, number: signal.Signals) -> None:
         """Send *number* to the command and to all of its process group."""

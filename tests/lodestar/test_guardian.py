@@ -8,10 +8,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lodestar import guardian
+from lodestar.guarded_command import GuardedCommand
+from tests.exhausted_threads import no_more_threads
 
 
 pytestmark = pytest.mark.shells
@@ -153,3 +156,23 @@ class TestNobodyIsLeftBehind:
         wait_for_end(reader)
         os.close(reader)
         assert started[0].word() == b""
+
+
+def test_a_command_that_cannot_be_waited_for_does_not_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A process that may have no more threads is told so, and leaves nothing behind."""
+    begun: list[subprocess.Popen[bytes]] = []
+    popen = subprocess.Popen
+
+    def begin(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+        begun.append(popen(*arguments, **options))
+        return begun[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", begin)
+    with (
+        no_more_threads("command-waiter"),
+        pytest.raises(OSError, match="new thread"),
+    ):
+        GuardedCommand(["sleep", "600"], environment=os.environ, on_over=print)
+    assert [process.returncode for process in begun] == [-signal.SIGKILL]

@@ -41,6 +41,25 @@ with socket.socket(socket.AF_UNIX) as control:
 LISTENING = shlex.join([sys.executable, "-c", PROGRAM])
 DEAF = "trap 'echo TERM' TERM; echo running; while :; do sleep 600 & wait; done"
 
+# Runs a verb in a process that may have no more threads when its command is started for
+# the second time.
+SECOND_THREAD_REFUSED = """
+import sys, threading
+from lodestar.__main__ import main
+
+start, started = threading.Thread.start, []
+
+def refuse(thread):
+    if thread.name == "driver-control":
+        started.append(thread)
+        if len(started) == 2:
+            raise RuntimeError("can't start new thread")
+    start(thread)
+
+threading.Thread.start = refuse
+sys.exit(main())
+"""
+
 
 @pytest.fixture
 def at(url: str, cluster_id: str) -> tuple[str, ...]:
@@ -109,6 +128,19 @@ class TestStandby:
             one.out.until("started")
             one.err.until("sh cannot be started")
             Path(scratch).mkdir()
+            one.out.until("started")
+            assert one.end().exit_code == 0
+
+    def test_a_driver_for_which_there_is_no_thread_is_tried_again(
+        self, at: tuple[str, ...]
+    ) -> None:
+        """H1: a container that may have no more processes may have no more threads."""
+        with Running(
+            *("standby", "flights", *at, "--", "sh", "-c", "echo started; exit 3"),
+            python_arguments=("-c", SECOND_THREAD_REFUSED),
+        ) as one:
+            one.out.until("started")
+            one.err.until("sh cannot be started")
             one.out.until("started")
             assert one.end().exit_code == 0
 
