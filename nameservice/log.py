@@ -35,17 +35,23 @@ class Logger:
     Logs as the application has configured structlog by the time of each line.
 
     Until it has, shows warnings and worse on standard error.  Never raises.
+
+    Args:
+        name: Of the module that logs.
+        values: What each line has.
     """
 
-    __slots__ = ("_configured", "_values")
+    __slots__ = ("_configured", "_name", "_named", "_values")
 
-    def __init__(self, values: dict[str, Any]) -> None:
+    def __init__(self, name: str, values: dict[str, Any]) -> None:
+        self._name = name
         self._values = values
         self._configured = structlog.get_logger(**values)
+        self._named = structlog.get_logger(name, **values)
 
     def bind(self, **values: Any) -> Logger:
         """Return a logger that has *values*, too."""
-        return Logger({**self._values, **values})
+        return Logger(self._name, {**self._values, **values})
 
     def debug(self, event: str, **values: Any) -> None:
         """Log what helps to find a mistake of ours."""
@@ -70,7 +76,7 @@ class Logger:
     def _log(self, level_name: str, event: str, values: dict[str, Any]) -> None:
         try:
             if structlog.is_configured():
-                logger = self._configured
+                logger = self._named if _has_names() else self._configured
             elif level_name in {"debug", "info"}:
                 return
             else:
@@ -86,6 +92,18 @@ class Logger:
             getattr(logger, level_name)(event, **values)
         except Exception:  # noqa: BLE001, S110 - there is no other place to say it
             pass
+
+
+def _has_names() -> bool:
+    """
+    Return whether the application has lines go through the standard library's loggers.
+
+    structlog would name ours after the module that calls it, which is this one: so
+    levels and handlers that are set for ``queryablestate`` would not be found.  Other
+    factories of loggers need not take a name.
+    """
+    factory = structlog.get_config()["logger_factory"]
+    return isinstance(factory, structlog.stdlib.LoggerFactory)
 
 
 def _own_processors() -> list[Processor]:
@@ -110,7 +128,8 @@ def _for_people() -> Processor:
 
 def get_logger(**initial_values: Any) -> Logger:
     """Return a logger with *initial_values* bound; shells keep one per object."""
-    return Logger(initial_values)
+    module = sys._getframe(1).f_globals  # noqa: SLF001 (as logging itself finds it)
+    return Logger(module.get("__name__", __name__), initial_values)
 
 
 def configure_logging(level_name: str = "info") -> None:

@@ -159,6 +159,32 @@ class TestGetLogger:
             say("leadership.granted", epoch=7)
         log.bind(epoch=7).warning("leadership.lost")
 
+    def test_the_standard_librarys_logger_is_that_of_the_module(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """An application that sets levels of ours by name goes on doing so."""
+        structlog.configure(
+            processors=[structlog.processors.KeyValueRenderer()],
+            wrapper_class=structlog.stdlib.BoundLogger,
+            logger_factory=structlog.stdlib.LoggerFactory(),
+        )
+        log = get_logger(component="election")
+        log.warning("leadership.lost")
+        log.bind(epoch=7).warning("leadership.lost")
+        assert [record.name for record in caplog.records] == [__name__, __name__]
+
+    def test_a_factory_of_loggers_need_take_no_name(
+        self, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """What the application has configured is called as structlog does."""
+
+        def make() -> structlog.PrintLogger:
+            return structlog.PrintLogger()
+
+        structlog.configure(logger_factory=make)
+        get_logger(component="election").warning("leadership.lost")
+        assert "leadership.lost" in capsys.readouterr().out
+
     def test_a_processor_that_fails_is_not_our_callers_problem(self) -> None:
         """What the application configured may fail: that costs the line alone."""
 
