@@ -77,8 +77,8 @@ class Logger:
         try:
             if structlog.is_configured():
                 logger = self._named if _has_names() else self._configured
-            elif level_name in {"debug", "info"}:
-                return
+            elif level_name in {"debug", "info"} or sys.stderr is None:
+                return  # without standard error structlog would take standard output
             else:
                 # Out of the box structlog prints to standard output, which belongs to
                 # the application.  Looked up for each line: who replaces sys.stderr

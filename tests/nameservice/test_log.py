@@ -221,3 +221,16 @@ log.info("asked for")
         assert "mine" in mine
         assert is_configured == "False"
         assert json.loads(asked_for) == {"component": "election", "event": "asked for"}
+
+    def test_nothing_goes_to_standard_output_without_standard_error(self) -> None:
+        """A program that was started with ``2>&-``: its output is its own."""
+        program = """
+import sys
+from nameservice import get_logger
+sys.stderr = None
+get_logger(component="election").warning("trouble")
+"""
+        done = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=True
+        )
+        assert done.stdout == ""
