@@ -37,7 +37,6 @@ __all__ = [
 _BAD_USAGE: Final = 2  # `ExitCode.BAD_USAGE`, which loads every error type
 _HELP_WIDTH: Final = 79
 _LIKENESS_MIN: Final = 0.7
-_LIKENESS_MIN_OF_VARIABLES: Final = 0.85  # all of them begin alike
 _OPTIONS_WITHOUT_VERB: Final = frozenset({"-h", "--help", "-V", "--version"})
 _NOT_FROM_ENVIRONMENT: Final = frozenset({"help", "config", "print_config"})
 _KUBERNETES: Final = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_\w+)?)$")
@@ -276,19 +275,18 @@ def _check_environment(parser: ArgumentParser, prefix: str, known: list[str]) ->
     for name in sorted(os.environ.keys() - set(known)):
         if not name.startswith(prefix) or _KUBERNETES.search(name):
             continue
-        near = near_name(name, known, _LIKENESS_MIN_OF_VARIABLES)
+        option = name.removeprefix(prefix)  # of the whole name, the prefix is alike
+        near = near_name(option, [one.removeprefix(prefix) for one in known])
         if near is not None:
-            parser.error(f"{name} is no setting: did you mean {near}?")
+            parser.error(f"{name} is no setting: did you mean {prefix}{near}?")
         print(f"lodestar: {name} is no setting, and is ignored", file=sys.stderr)
 
 
-def near_name(
-    name: str, known: Iterable[str], likeness_min: float = _LIKENESS_MIN
-) -> str | None:
+def near_name(name: str, known: Iterable[str]) -> str | None:
     """Return which of *known* may be meant by *name*, or None."""
     import difflib  # noqa: PLC0415 (only who has misspelt something needs it)
 
-    near = difflib.get_close_matches(name, list(known), 1, likeness_min)
+    near = difflib.get_close_matches(name, list(known), 1, _LIKENESS_MIN)
     return near[0] if near else None
 
 

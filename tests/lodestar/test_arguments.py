@@ -204,6 +204,7 @@ class TestEnvironment:
     ) -> None:
         """N5: but not of those that Kubernetes sets where a service is called so."""
         monkeypatch.setenv("LODESTAR_NODE_COLOUR", "blue")
+        monkeypatch.setenv("LODESTAR_NODE_IP", "10.0.0.1")
         for name in ("SERVICE_HOST", "SERVICE_PORT_HTTP", "PORT", "PORT_80_TCP_ADDR"):
             monkeypatch.setenv(f"LODESTAR_NODE_{name}", "1")
             monkeypatch.setenv(f"LODESTAR_NODE_HEADLESS_{name}", "1")
@@ -211,6 +212,7 @@ class TestEnvironment:
         make_parser(["node"])
         assert capsys.readouterr().err == (
             "lodestar: LODESTAR_NODE_COLOUR is no setting, and is ignored\n"
+            "lodestar: LODESTAR_NODE_IP is no setting, and is ignored\n"
         )
 
 
