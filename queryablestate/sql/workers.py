@@ -260,26 +260,27 @@ class Workers:
         await self._wait(caller, timeout_seconds)
         try:
             process = await self._take()
-            job = Job(
-                number=next(self._numbers),
-                token=token,
-                text=text,
-                parameters=parameters,
-                result_formats=list(result_formats),
-                is_description=is_description,
-                session=session,
-                timeout_seconds=timeout_seconds,
-            )
-            answer = Answer(process, job)
-            try:
-                process.send(job)
-                await answer.begin()
-                yield answer
-            finally:
-                await asyncio.shield(self._give_back(process, answer))
+        except BaseException:
+            self._leave(caller)
+            raise
+        job = Job(
+            number=next(self._numbers),
+            token=token,
+            text=text,
+            parameters=parameters,
+            result_formats=list(result_formats),
+            is_description=is_description,
+            session=session,
+            timeout_seconds=timeout_seconds,
+        )
+        answer = Answer(process, job)
+        try:
+            process.send(job)
+            await answer.begin()
+            yield answer
         finally:
-            self._turns.done(caller)
-            self._call_next()
+            # This wait may be cancelled as well: the place is not free before the end.
+            await asyncio.shield(self._give_back(caller, process, answer))
 
     async def _wait(self, caller: str, timeout_seconds: float) -> None:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -290,13 +291,16 @@ class Workers:
                 await turn
         except BaseException as error:
             if not self._turns.withdraw(caller, turn):
-                self._turns.done(caller)
-                self._call_next()
+                self._leave(caller)
             if isinstance(error, TimeoutError):
                 raise SQLError(
                     "57014", "other statements took too long", "ask again later"
                 ) from None
             raise
+
+    def _leave(self, caller: str) -> None:
+        self._turns.done(caller)
+        self._call_next()
 
     def _call_next(self) -> None:
         for turn in self._turns.next_tickets():
@@ -311,15 +315,18 @@ class Workers:
             self._all.discard(process)
         return await self._start_one()
 
-    async def _give_back(self, process: _Process, answer: Answer) -> None:
-        await answer.end()
-        if process.is_alive:
-            self._idle.append(process)
-            return
-        self._all.discard(process)
-        self.restart_count += 1
-        self._log.warning("worker.ended", status=await process.ended())
-        self._idle.append(await self._start_one())
+    async def _give_back(self, caller: str, process: _Process, answer: Answer) -> None:
+        try:
+            await answer.end()
+            if process.is_alive:
+                self._idle.append(process)
+                return
+            self._all.discard(process)
+            self.restart_count += 1
+            self._log.warning("worker.ended", status=await process.ended())
+            self._idle.append(await self._start_one())
+        finally:
+            self._leave(caller)
 
     async def close(self) -> None:
         """End all.  Idempotent."""

@@ -512,6 +512,55 @@ class TestLimits:
                     answer += tool.recv(65_536)
                 assert b"57014" in answer
 
+    def test_an_impatient_tool_has_no_more_workers(self, served: Served) -> None:
+        """
+        It cancels again while the worker of its statement is being stopped.
+
+        The place was free at once, and the worker was not: another one was started for
+        the next statement.  Each time there was one more, for as long as the server
+        ran.
+        """
+
+        async def worker_count() -> int:
+            workers = Workers(
+                Setup(
+                    settings=served.config.to_settings(),
+                    memory_limit_bytes=64 * 1024 * 1024,
+                    thread_count=1,
+                ),
+                1,
+            )
+            facts = SessionFacts(
+                user="me", database="", search_path=(), settings={}, process_id=1
+            )
+
+            async def ask() -> None:
+                async with workers.answer(
+                    "me",
+                    token=None,
+                    text="SELECT 1",
+                    parameters=[],
+                    result_formats=(),
+                    session=facts,
+                    timeout_seconds=WAIT_SECONDS,
+                ) as answer:
+                    assert await answer.rows()
+
+            await workers.start()
+            # It is not ready yet: to stop it takes longer than to cancel twice.
+            asked = asyncio.create_task(ask())
+            while workers.running_count == 0:
+                await asyncio.sleep(0)
+            while not asked.done():
+                asked.cancel()
+                await asyncio.sleep(0)
+            await ask()
+            found = len(workers._all)
+            await workers.close()
+            return found
+
+        assert asyncio.run(worker_count()) == 1
+
     def test_a_worker_that_is_killed_costs_its_statement(self, served: Served) -> None:
         """And is replaced."""
         with (
