@@ -203,6 +203,7 @@ class Session:
             case DescribePortalAsked(portal=portal):
                 await self._begin(portal)
                 self._say_columns(portal)
+                _watch(portal)
             case ExecuteAsked(portal=portal, row_limit=row_limit):
                 await self._execute(portal, row_limit)
         await self.free()
@@ -425,6 +426,7 @@ class Session:
             return
         if portal.expiry is not None:
             portal.expiry.cancel()
+            portal.expiry = None
         if portal.is_expired:
             raise SQLError(
                 "57014", "the rows of this portal were not read in time", "ask again"
@@ -438,8 +440,7 @@ class Session:
                 break
             if left == 0:
                 self._talk.say(messages.PORTAL_SUSPENDED)
-                if portal.answer is not None:
-                    portal.expiry = asyncio.create_task(_expire(portal, portal.answer))
+                _watch(portal)
                 return
             sent = portal.rows[:left]
             portal.rows = portal.rows[len(sent) :]
@@ -500,6 +501,12 @@ class Session:
             case Kind.CLOSE if statement.words[-1].upper() != "ALL":
                 raise SQLError("34000", "there are no cursors of the server")
         talk.say(messages.command_complete(tag))
+
+
+def _watch(portal: _Portal) -> None:
+    """Have *portal* expire, if it holds a worker while the tool does what it likes."""
+    if portal.answer is not None and portal.expiry is None and not portal.is_expired:
+        portal.expiry = asyncio.create_task(_expire(portal, portal.answer))
 
 
 async def _expire(portal: _Portal, answer: Answer) -> None:

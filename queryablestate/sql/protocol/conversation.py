@@ -242,9 +242,9 @@ class Conversation:
         """Answer a step with *error*; after one of a query comes `query_done`."""
         self.say(messages.error_response(error))
         self._skips_to_sync = True
+        self._close_portals()
         if self.transaction == b"T":
             self.transaction = b"E"
-            self._close_portals()
 
     def query_done(self) -> None:
         """End the answer to a text of statements."""

@@ -478,12 +478,42 @@ class TestLimits:
             assert running() == 1
         wait_until(lambda: running() == 0)
 
-    def test_a_portal_that_is_left_gives_its_place_back(self, served: Served) -> None:
+    def test_an_error_ends_portals_before_sync(self, served: Served) -> None:
+        """
+        Nothing can be asked of them then; a tool may take its time with the Sync.
+
+        What a portal held outside of a transaction was given back with Sync alone.
+        """
+
+        def running() -> int:
+            return int(served.server.observe().figures["queries_running"])
+
+        with socket.create_connection((served.host, served.port)) as tool:
+            tool.settimeout(WAIT_SECONDS)
+            tool.sendall(
+                startup(user="me", database="flights")
+                + message(b"P", b"\0SELECT n FROM numbers\0\0\0")
+                + message(b"B", b"c\0\0\0\0\0\0\0\0")
+                + message(b"E", b"c\0\0\0\0\5")
+                + message(b"H")
+            )
+            answer = b""
+            while not answer.endswith(b"s\0\0\0\4"):
+                answer += tool.recv(65_536)
+            assert running() == 1
+            tool.sendall(message(b"E", b"other\0\0\0\0\5"))
+            wait_until(lambda: running() == 0)
+
+    @pytest.mark.parametrize("is_described", [False, True])
+    def test_a_portal_that_is_left_gives_its_place_back(
+        self, served: Served, is_described: bool
+    ) -> None:
         """
         A tool that reads some rows and goes idle holds up others for a while only.
 
         After the time of a statement the portal is at its end, and says so.  It held
-        its place for as long as the tool was connected.
+        its place for as long as the tool was connected.  So did one whose columns alone
+        were asked for.
         """
         config = SQLConfig(bind="127.0.0.1:0", worker_count=1)
         with SQLServer(served.ha, config) as server:
@@ -498,11 +528,12 @@ class TestLimits:
                         database="flights",
                         options="-c statement_timeout=2s",
                     )
-                    + SUSPENDED
+                    + (DESCRIBED if is_described else SUSPENDED)
                 )
                 answer = b""
-                while not answer.endswith(b"s\0\0\0\4Z\0\0\0\5T"):
+                while answer.count(b"Z\0\0\0\5T") < 2:
                     answer += tool.recv(65_536)
+                assert server.observe().figures["queries_running"] == 1
                 wait_until(lambda: server.observe().figures["queries_running"] == 0)
                 with connect(server) as other:
                     assert other.execute("SELECT 1 + 1").fetchone() == (2,)
@@ -549,8 +580,8 @@ class TestLimits:
             await workers.start()
             # It is not ready yet: to stop it takes longer than to cancel twice.
             asked = asyncio.create_task(ask())
-            while workers.running_count == 0:
-                await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert workers.running_count == 1
             while not asked.done():
                 asked.cancel()
                 await asyncio.sleep(0)
@@ -706,6 +737,17 @@ SUSPENDED = b"".join(
     ]
 )
 """A portal in a transaction, of which five rows are read."""
+
+DESCRIBED = b"".join(
+    [
+        message(b"Q", b"BEGIN\0"),
+        message(b"P", b"\0SELECT n FROM numbers\0\0\0"),
+        message(b"B", b"c\0\0\0\0\0\0\0\0"),
+        message(b"D", b"Pc\0"),
+        message(b"S"),
+    ]
+)
+"""A portal in a transaction, of which the columns are known."""
 
 
 class TestBadCompany:
