@@ -43,7 +43,9 @@ def projection_of(query: Query, table: Table) -> Projection | None:
     places: list[int] = []
     names: list[str] = []
     (statement,) = query.tree["statements"]
-    for node in statement["node"]["select_list"]:
+    chosen = statement["node"]["select_list"]
+    has_star = any(node["class"] == "STAR" for node in chosen)
+    for node in chosen:
         if node["class"] == "STAR":
             relation = str(node.get("relation_name") or "").lower()
             if relation and relation not in query.simple.names:
@@ -56,7 +58,8 @@ def projection_of(query: Query, table: Table) -> Projection | None:
         if place is None or ".".join(qualifiers).lower() not in query.simple.names:
             return None
         places.append(place)
-        names.append(node["alias"] or name)
+        # Next to a star the engine has each name as the table has it.
+        names.append(node["alias"] or (table.fields[place].name if has_star else name))
     for place in places:
         kind = table.fields[place].type
         if not isinstance(kind, AtomicType | CollatedStringType | DecimalType):

@@ -310,6 +310,29 @@ class TestAsyncpg:
         assert (first["old"], second["new"]) == (1, 2)
         assert "old" not in second
 
+    def test_columns_have_the_names_that_were_described(self, served: Served) -> None:
+        """
+        However they are written, and whoever answers: the columns have not changed.
+
+        Next to a star, one that was written with other capitals than the state has was
+        described as it was written, and answered by a worker under its own name: each
+        such statement was refused as one whose columns have changed.
+        """
+        statement = "SELECT *, CARRIER, delay AS Late FROM delays WHERE flights = $1"
+
+        async def ask() -> Any:
+            connection = await asyncpg.connect(
+                host=served.host, port=served.port, user="me", database="flights"
+            )
+            try:
+                return await connection.fetchrow(statement, 2)
+            finally:
+                await connection.close()
+
+        row = asyncio.run(ask())
+        assert list(row.keys())[-2:] == ["carrier", "Late"]
+        assert list(row.values())[-2:] == ["DL", 3.0]
+
     def test_the_first_row_is_enough(self, served: Served) -> None:
         """
         A driver that wants one row ends its portal with Sync, before the last row.
