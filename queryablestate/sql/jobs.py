@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Described",
     "Done",
+    "FrameReader",
     "FromWorker",
     "Job",
     "More",
@@ -25,7 +26,6 @@ __all__ = [
     "Stop",
     "ToWorker",
     "from_worker",
-    "receive",
     "send",
     "to_worker",
 ]
@@ -199,14 +199,31 @@ def send(writer: asyncio.StreamWriter, frame: ToWorker | FromWorker) -> None:
     writer.write(len(data).to_bytes(4, "big") + data)
 
 
-async def receive(reader: asyncio.StreamReader, decoder: Any) -> Any:
+@final
+class FrameReader:
     """
-    Return the next frame.
+    Reads frames, one at a time.
 
-    Raises:
-        EOFError: If the other side has ended (`asyncio.IncompleteReadError` is one).
+    Who waits for one may be cancelled: what is there of it is not lost, and the next
+    call goes on with it.
     """
-    size = int.from_bytes(await reader.readexactly(4), "big")
-    if size > _FRAME_SIZE_BYTES_MAX:
-        raise EOFError
-    return decoder.decode(await reader.readexactly(size))
+
+    def __init__(self, reader: asyncio.StreamReader, decoder: Any) -> None:
+        self._reader = reader
+        self._decoder = decoder
+        self._size: int | None = None  # of the frame that has begun
+
+    async def receive(self) -> Any:
+        """
+        Return the next frame.
+
+        Raises:
+            EOFError: If the other side has ended; `asyncio.IncompleteReadError` is one.
+        """
+        if self._size is None:
+            self._size = int.from_bytes(await self._reader.readexactly(4), "big")
+        if self._size > _FRAME_SIZE_BYTES_MAX:
+            raise EOFError
+        data = await self._reader.readexactly(self._size)
+        self._size = None
+        return self._decoder.decode(data)

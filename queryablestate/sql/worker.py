@@ -42,6 +42,7 @@ from queryablestate.sql.engine import Engine, Parser, refusal_of_engine
 from queryablestate.sql.jobs import (
     Described,
     Done,
+    FrameReader,
     Job,
     More,
     Refused,
@@ -97,7 +98,7 @@ class _Worker:
         self._more = asyncio.Semaphore(0)
         self._log = get_logger(component="sql-worker")
 
-    async def serve(self, reader: asyncio.StreamReader) -> None:
+    async def serve(self, frames: FrameReader) -> None:
         """Do jobs until the server is gone."""
         await self._warm_up()
         task: asyncio.Task[None] | None = None
@@ -105,7 +106,7 @@ class _Worker:
         number = 0
         while True:
             try:
-                frame = await jobs.receive(reader, jobs.to_worker)
+                frame = await frames.receive()
             except EOFError:
                 if task is not None:
                     task.cancel()
@@ -473,7 +474,8 @@ async def _pipes() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
 
 async def _main() -> None:
     reader, writer = await _pipes()
-    setup = await jobs.receive(reader, jobs.to_worker)
+    frames = FrameReader(reader, jobs.to_worker)
+    setup = await frames.receive()
     assert isinstance(setup, Setup)
     settings: dict[str, Any] = dict(setup.settings)
     with open_ha_services(HAConfig(**settings)) as ha:
@@ -482,7 +484,7 @@ async def _main() -> None:
         )
         worker = _Worker(setup, clients, writer)
         try:
-            await worker.serve(reader)
+            await worker.serve(frames)
         finally:
             await clients.close()
 

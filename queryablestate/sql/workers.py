@@ -15,6 +15,7 @@ from queryablestate.sql import jobs
 from queryablestate.sql.jobs import (
     Described,
     Done,
+    FrameReader,
     FromWorker,
     Job,
     More,
@@ -128,7 +129,9 @@ class _Process:
     """One worker."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdout is not None
         self._process = process
+        self._frames = FrameReader(process.stdout, jobs.from_worker)
         self.is_alive = True
 
     @classmethod
@@ -153,11 +156,8 @@ class _Process:
             jobs.send(self._process.stdin, frame)
 
     async def receive(self) -> FromWorker:
-        assert self._process.stdout is not None
         try:
-            frame: FromWorker = await jobs.receive(
-                self._process.stdout, jobs.from_worker
-            )
+            frame: FromWorker = await self._frames.receive()
         except (EOFError, OSError):
             self.kill()
             raise SQLError(
