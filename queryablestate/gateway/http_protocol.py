@@ -154,11 +154,19 @@ class BoundedProtocol(H11Protocol):
         Where an answer has no length, as for HTTP/1.0, the end of the connection is its
         end: it must not look like one that was closed.
         """
-        if not self.is_idle:
+        if not self.is_idle or self._has_unsent:
             raw: socket.socket = self.transport.get_extra_info("socket")
             with contextlib.suppress(OSError):  # it has ended by itself
                 raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         self.transport.abort()
+
+    @property
+    def _has_unsent(self) -> bool:
+        """Return whether some of an answer that is complete has not left us yet."""
+        if self.transport.get_write_buffer_size() > 0:
+            return True
+        # Of HTTPS that is what is not encrypted yet; what is, waits out of sight.
+        return self.scheme == "https" and self.transport.is_closing()
 
     def _end(self) -> None:
         """Close, and do not wait for ever until all of it was read."""
@@ -168,7 +176,7 @@ class BoundedProtocol(H11Protocol):
     def _abort_in_time(self) -> None:
         if self._end_timer is None:
             self._end_timer = self.loop.call_later(
-                self.limits.write_seconds, self.transport.abort
+                self.limits.write_seconds, self.reset
             )
 
     def _when_gone(self, leave: Callable[[], object]) -> None:

@@ -91,6 +91,13 @@ def connected(asker: Asker, *, is_slow: bool = False) -> Iterator[socket.socket]
         yield sock
 
 
+def keep_little(gateway: GatewayServer) -> None:
+    """Have the system take little of an answer; the gateway has the rest."""
+    assert gateway._server is not None
+    for listener in gateway._server.servers[0].sockets:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
+
+
 def read_all(sock: socket.socket) -> None:
     """Read until the other side has ended what it sends."""
     while sock.recv(65_536):
@@ -232,10 +239,7 @@ class TestSlowClients:
     ) -> None:
         """One who has asked to close ends, too, with what is still to be read."""
         asker = Asker(gateway.url)
-        assert gateway._server is not None
-        for listener in gateway._server.servers[0].sockets:
-            # The system takes little of an answer, and the gateway has the rest.
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
+        keep_little(gateway)
         with connected(asker, is_slow=True) as sock:
             sock.sendall(
                 f"GET {STATE}/keys/b001 HTTP/1.1\r\nHost: x\r\n"
@@ -243,6 +247,42 @@ class TestSlowClients:
             )
             wait_until(lambda: gateway.observe().figures.get("answers_200_total") == 1)
             wait_until(lambda: gateway.observe().figures["connections"] == 0)
+
+    @pytest.mark.proves("F2")
+    @pytest.mark.parametrize("is_crowded", [False, True])
+    def test_rows_that_are_not_read_to_their_end(
+        self, ha: HAServices, *, is_crowded: bool
+    ) -> None:
+        """Nor are these taken for all: the gateway had sent them, and their end."""
+        write_seconds = WAIT_SECONDS if is_crowded else 0.5
+        config = evolve(
+            QUICK,
+            request_seconds=WAIT_SECONDS,  # no other one goes because it is silent
+            write_seconds=write_seconds,
+            drain_seconds=1.0,
+        )
+        with contextlib.ExitStack() as stack:
+            gateway = stack.enter_context(GatewayServer(ha, config))
+            asker = Asker(gateway.url)
+            keep_little(gateway)
+            sock = stack.enter_context(connected(asker, is_slow=True))
+            sock.sendall(
+                f"GET {STATE}/rows?format=ndjson&start=b000&stop=b001 HTTP/1.0\r\n"
+                "Host: x\r\n\r\n".encode()
+            )
+
+            def figure(name: str) -> int:
+                return int(gateway.observe().figures.get(name, 0))
+
+            wait_until(lambda: figure("sent_bytes_total") > SIZE)
+            wait_until(lambda: figure("requests") == 0)
+            if is_crowded:
+                while not figure("ended_crowded_total"):
+                    stack.enter_context(connected(asker))
+            else:
+                wait_until(lambda: figure("connections") == 0)
+            with pytest.raises(ConnectionResetError):
+                read_all(sock)
 
     def test_an_idle_connection_ends(self, ask: Asker) -> None:
         """One who might ask again is not waited for, for ever."""
