@@ -121,10 +121,11 @@ class GatewayServer:
         if not self._started.wait(_START_SECONDS) or self.failure is not None:
             self.close()
             raise ConfigurationError(f"cannot serve {self._url}: {self.failure}")
-        with self._lock:
-            # One that was closed meanwhile would be found, with nothing there.
-            if self._config.is_announced and not self._is_closed:
-                self._announcement = Announcement(self._services, self.advertised_url)
+        try:
+            self._announce()
+        except BaseException:
+            self.close()  # who was not started is closed by no one
+            raise
         self._log.info("gateway.serving", url=self._url)
 
     def close(self) -> None:
@@ -185,6 +186,12 @@ class GatewayServer:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _announce(self) -> None:
+        with self._lock:
+            # One that was closed meanwhile would be found, with nothing there.
+            if self._config.is_announced and not self._is_closed:
+                self._announcement = Announcement(self._services, self.advertised_url)
 
     # -- before the thread -------------------------------------------------------------
 

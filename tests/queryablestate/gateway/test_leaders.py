@@ -96,6 +96,14 @@ class TestLeaders:
         found = [one.component_id for one in ha.operations.leaders()]
         assert REST_ENDPOINT not in found
 
+    def test_one_that_cannot_be_announced(self) -> None:
+        """F2: it is not started, and answers nothing."""
+        with open_ha_services(f"embedded:leaders-{next(_numbers)}") as services:
+            server = GatewayServer(services)
+        with pytest.raises(NameServiceError):
+            server.start()
+        assert server.join(WAIT_SECONDS)
+
     def test_without_a_proxy(self, ask: Asker) -> None:
         """503 says that no proxy leads, and when to ask again."""
         answer = ask.get("/v1/jobs?deadline=0.2")
