@@ -210,6 +210,9 @@ class _Exchange:
         self._send = send
         self._headers = headers
         self._loop = asyncio.get_running_loop()
+        task = asyncio.current_task()
+        assert task is not None
+        self._task = task
         self._abort: Callable[[], None] = scope.get("extensions", {}).get(
             ABORT, _no_connection
         )
@@ -235,10 +238,8 @@ class _Exchange:
             self._boundary.under_way -= 1
 
     def end_with_client(self) -> None:
-        """Have the task that answers, which is this one, end when the client leaves."""
-        task = asyncio.current_task()
-        assert task is not None
-        self._when_gone(task.cancel)
+        """Have the task that answers end when the client leaves."""
+        self._when_gone(self._task.cancel)
 
     async def receive(self) -> Message:
         """Return what comes next of the request, if it comes in time."""

@@ -29,7 +29,7 @@ from queryablestate.gateway.watching import KeyWatches
 
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
 
     from haservices import HAServices
     from nameservice import Clock
@@ -156,9 +156,16 @@ class Callers:
         return sum(len(caller.watches) for caller in self._callers.values())
 
     @contextlib.asynccontextmanager
-    async def using(self, token: str | None) -> AsyncIterator[Caller]:
+    async def using(
+        self, token: str | None, end_with_client: Callable[[], None] | None = None
+    ) -> AsyncIterator[Caller]:
         """
         Yield the caller that shows *token*, for as long as a request takes.
+
+        Args:
+            token: What it shows.
+            end_with_client: Has the answer end when the client leaves.  A newcomer's
+                does not: who tries tokens, and leaves, has no more room than who stays.
 
         Raises:
             GatewayError: If there are too many callers.
@@ -168,6 +175,8 @@ class Callers:
         if caller is None or caller.is_refused:
             caller = self._callers[name] = self._new(name, token)
         self._callers.move_to_end(name)
+        if caller.is_known and end_with_client is not None:
+            end_with_client()
         with self.keeping(caller):
             try:
                 yield caller

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, final
 from starlette.responses import Response
 
 from nameservice import AuthenticationError, NameServiceError
-from queryablestate.gateway.boundary import mark
+from queryablestate.gateway.boundary import ENDS_WITH_CLIENT, mark
 from queryablestate.gateway.leader_watching import Leaders, component_document
 from queryablestate.gateway.problems import GatewayError, Problem, problem_of
 from queryablestate.gateway.questions import answer
@@ -93,7 +93,8 @@ class LeaderEndpoints:
             case "open":
                 return
             case "callers":
-                async with self._callers.using(token) as caller:
+                ends_with_client = request.scope[ENDS_WITH_CLIENT]
+                async with self._callers.using(token, ends_with_client) as caller:
                     await caller.check(self._config.deadline_seconds)
             case _:
                 raise GatewayError(

@@ -22,7 +22,7 @@ from queryablestate.errors import (
     QueryableStateError,
     StateUnavailableError,
 )
-from queryablestate.gateway.boundary import mark
+from queryablestate.gateway.boundary import ENDS_WITH_CLIENT, mark
 from queryablestate.gateway.problems import GatewayError, Problem, problem_of
 from queryablestate.gateway.questions import AsOf, StateQuestion, answer, asking
 from queryablestate.gateway.representations import json_bytes
@@ -81,7 +81,9 @@ class StateEndpoints:
         """Answer ``GET /v1/jobs``."""
         mark(request.scope, "list")
         deadline_seconds = self._deadline(request)
-        async with self._callers.using(bearer_token(request.scope["headers"])) as one:
+        async with self._callers.using(
+            bearer_token(request.scope["headers"]), request.scope[ENDS_WITH_CLIENT]
+        ) as one:
             found = await one.client.jobs(deadline_seconds=deadline_seconds)
         return answer(request, {"jobs": [{"job": job} for job in found]})
 
@@ -91,7 +93,9 @@ class StateEndpoints:
         deadline_seconds = self._deadline(request)
         job_id = path_part(request.path_params["job"])
         check_names(job_id)
-        async with self._callers.using(bearer_token(request.scope["headers"])) as one:
+        async with self._callers.using(
+            bearer_token(request.scope["headers"]), request.scope[ENDS_WITH_CLIENT]
+        ) as one:
             found = await one.client.describe_all(
                 job_id, deadline_seconds=deadline_seconds
             )

@@ -9,7 +9,7 @@ from attrs import frozen
 from starlette.responses import RedirectResponse, Response
 
 from nameservice import NameServiceError
-from queryablestate.gateway.boundary import mark
+from queryablestate.gateway.boundary import ENDS_WITH_CLIENT, mark
 from queryablestate.gateway.console.advice import advice_of
 from queryablestate.gateway.console.charts import (
     Bar,
@@ -115,7 +115,9 @@ class StatePages:
         """Answer ``GET /console/``."""
         mark(request.scope, "console")
         parameters_of(request.scope["query_string"], ())
-        async with self._callers.using(bearer_token(request.scope["headers"])) as one:
+        async with self._callers.using(
+            bearer_token(request.scope["headers"]), request.scope[ENDS_WITH_CLIENT]
+        ) as one:
             deadline_seconds = self._config.deadline_seconds
             job_ids = await one.client.jobs(deadline_seconds=deadline_seconds)
             shown = job_ids[:_JOB_COUNT_MAX]

@@ -347,6 +347,23 @@ class TestManyClients:
                 wait_until(lambda: gateway.observe().figures["requests"] == 0)
             assert asker.get(f"{STATE}/count").status == 200
 
+    @pytest.mark.parametrize("path", ["jobs", "jobs/flights/states"])
+    def test_a_list_whose_client_leaves(self, tmp_path: Path, path: str) -> None:
+        """So it is with a list that waits for a proxy which is gone."""
+        config = evolve(QUICK, deadline_seconds_max=80_000.0)
+        service = HAConfig(url=f"embedded:lists-{path}".replace("/", "-"))
+        with open_ha_services(service) as ha, GatewayServer(ha, config) as one:
+            asker = Asker(one.url)
+            with LocalStateCluster(ha, nodes=1, data_dir=tmp_path):
+                publisher = Publisher(service, "flights", {"many": BLOBS})
+                publisher.write({"many": [("m", "")]})
+                assert asker.get(f"/v1/{path}").status == 200
+            with connected(asker) as sock:
+                request = f"GET /v1/{path}?deadline=80000 HTTP/1.1\r\nHost: x\r\n"
+                sock.sendall(f"{request}\r\n".encode())
+                wait_until(lambda: one.observe().figures["requests"] == 1)
+            wait_until(lambda: one.observe().figures["requests"] == 0)
+
     def test_more_requests_than_are_answered_at_once(self, ask: Asker) -> None:
         """503 says when to ask again; watches do not count."""
         late = (
