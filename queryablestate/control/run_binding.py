@@ -82,7 +82,7 @@ def bind_run(
 def run_shown(
     control: ControlState, job: Job, binding: RunBinding, *, now_ns: int
 ) -> list[ControlEffect]:
-    """Take note that a run has shown a ticket; tell nodes if it is a new one."""
+    """Note that a run has shown a ticket; tell nodes of the run if it is new."""
     request = binding.request
     control.open_batches.bound(
         request.ticket,

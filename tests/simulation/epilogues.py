@@ -82,7 +82,7 @@ class Epilogues:
         pause_ns = round(world.rng.uniform(0.1, 2.5) * longest_ns)
         world.timeline.run_until(world.timeline.now_ns + pause_ns)
         process.resume()
-        rule = "E9 the server's own pause costs nobody a leadership"
+        rule = "E9 the server's own pause costs no leadership"
         world.run_until_agreed(
             2 * self._lease_ns() + _SLACK_NS, settles=True, rule=rule
         )
@@ -106,7 +106,7 @@ class Epilogues:
         down_ns = round(world.rng.random() * 2 * self._lease_ns())
         world.timeline.run_until(world.timeline.now_ns + down_ns)
         world.server_starts()
-        rule = "E9 a restart of the server costs nobody a leadership"
+        rule = "E9 a restart of the server costs no leadership"
         # Undecided for a lease, and without a data directory to the end of a second.
         undecided_ns = max(self._lease_ns(), 1_050 * MS)
         world.run_until_agreed(
@@ -159,7 +159,7 @@ class Epilogues:
         )
         stalls.begin(world, until_ns=until_ns)
         world.timeline.run_until(until_ns + stalls.stall_ns)
-        rule = "E9 the server's own pause costs nobody a leadership"
+        rule = "E9 the server's own pause costs no leadership"
         world.run_until_agreed(
             2 * self._lease_ns() + _SLACK_NS, settles=True, rule=rule
         )
@@ -229,7 +229,7 @@ class Epilogues:
         world.run_until_agreed(
             2 * timeout_ns * 105 // 100 + self._lease_ns() + _SLACK_NS,
             settles=True,
-            rule="E5 nobody keeps a session without hearing answers",
+            rule="E5 a session without answers ends",
         )
 
     def _close_contenders(self) -> None:
@@ -241,5 +241,5 @@ class Epilogues:
         world.run_until_agreed(
             self._lease_ns() + _SLACK_NS,
             settles=True,
-            rule="E7 nobody leads once all have closed",
+            rule="E7 there is no leader once all have closed",
         )

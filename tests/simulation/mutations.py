@@ -129,7 +129,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         name="stall-unexcused",
-        rule="E9: its own pause costs nobody a leadership",
+        rule="E9: its own pause costs no leadership",
         module="election.patience",
         before="excused_ns += now_ns - due_ns",
         after="excused_ns += 0",

@@ -412,7 +412,7 @@ class World:
         """Send what the server answers; to a connection that is gone it is lost."""
         client = self._peers.get(peer)
         if client is None:
-            self.network.counts["messages to nobody"] += 1
+            self.network.counts["messages to clients that are gone"] += 1
             return
         self.network.transmit(
             client.path.to_client,

@@ -47,7 +47,7 @@ class LeftJobs:
         return self._kept is not None
 
     def store_opened(self) -> None:
-        """Take note of another store: it is forgetting nothing."""
+        """Begin with another store, in which no job is being forgotten."""
         self._kept = None
         self._is_looked_for = False
 

@@ -493,6 +493,23 @@ else:
 """
 
 
+def refused_by_disk(program: str, directory: Path, good_count: int) -> Path:
+    """Return where *program* was refused a snapshot, after that many good syncs."""
+    disk = FaultyDisk(directory / "disk", directory / "faults")
+    disk.fail("sync", after=good_count)
+    place = disk.directory / "snapshots" / "monday"
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(place)],
+        env=disk.environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout.startswith("refused cannot write to"), done
+    return place
+
+
 @pytest.mark.shells
 class TestDurability:
     """S5: what is reported outlives a loss of power."""
@@ -504,18 +521,7 @@ class TestDurability:
         self, tmp_path: Path, good_count: int
     ) -> None:
         """Whichever file or directory it is."""
-        disk = FaultyDisk(tmp_path / "disk", tmp_path / "faults")
-        disk.fail("sync", after=good_count)
-        place = disk.directory / "snapshots" / "monday"
-        done = subprocess.run(
-            [sys.executable, "-c", WRITE_TO_A_FAULTY_DISK, str(place)],
-            env=disk.environment(),
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        assert done.stdout.startswith("refused cannot write to"), done
+        place = refused_by_disk(WRITE_TO_A_FAULTY_DISK, tmp_path, good_count)
         assert not (place / DATA / "0.arrow").exists() or good_count >= 6
 
     @pytest.mark.proves("S5")
@@ -529,16 +535,5 @@ class TestDurability:
         A directory with a manifest is taken for a snapshot, by people and by the next
         one, which is refused there; what it names was removed.
         """
-        disk = FaultyDisk(tmp_path / "disk", tmp_path / "faults")
-        disk.fail("sync", after=good_count)
-        place = disk.directory / "snapshots" / "monday"
-        done = subprocess.run(
-            [sys.executable, "-c", TAKE_ON_A_FAULTY_DISK, str(place)],
-            env=disk.environment(),
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        assert done.stdout.startswith("refused cannot write to"), done
+        place = refused_by_disk(TAKE_ON_A_FAULTY_DISK, tmp_path, good_count)
         assert list(place.iterdir()) == []
