@@ -197,6 +197,7 @@ class SocketLink:
 
     def connect_publisher(self, welcome: Welcome) -> None:
         """Listen for broadcasts where *welcome* says, unless that is done already."""
+        self._request_pause.welcomed()
         if welcome.publish_address is None and welcome.publish_port == 0:
             # We may not hear of everything: changes come over the request channel.
             if self._publisher is not None:

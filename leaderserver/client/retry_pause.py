@@ -41,6 +41,10 @@ class RetryPause:
         """Heed that messages can flow."""
         self._opened_ns = now_ns
 
+    def welcomed(self) -> None:
+        """Heed that the server has taken us: what ends it now is no refusal."""
+        self._pause_ns = PAUSE_NS_MIN
+
     def ended(self, *, now_ns: int) -> int:
         """Heed that the connection is over; return how long to wait, in nanoseconds."""
         opened_ns, self._opened_ns = self._opened_ns, None

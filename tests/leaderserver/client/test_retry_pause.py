@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from leaderserver.client.retry_pause import PAUSE_NS_MAX, PAUSE_NS_MIN, RetryPause
 from nameservice import NS_PER_SECOND
 
@@ -37,6 +39,15 @@ class TestRetryPause:
         pauses(pause, 5)
         pause.opened(now_ns=0)
         assert pause.ended(now_ns=NS_PER_SECOND) == PAUSE_NS_MIN
+
+    @pytest.mark.proves("E9")
+    def test_one_that_was_welcomed_is_followed_by_a_short_one(self) -> None:
+        """E9: a server that dies again and again is found before it decides."""
+        pause = whole()
+        pauses(pause, 5)
+        pause.opened(now_ns=0)
+        pause.welcomed()
+        assert pause.ended(now_ns=NS_PER_SECOND - 1) == PAUSE_NS_MIN
 
     def test_one_that_ends_soon_is_as_good_as_none(self) -> None:
         """A server may let a client in, and have no room for it after all."""
