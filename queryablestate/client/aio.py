@@ -81,8 +81,12 @@ class AsyncQueryShell(QueryDriver):
                 raise LocalProtocolError("this client is closed: make a new one")
             if self._context is None:
                 self._context = new_context()
-            self._finder.start()
-            self._loop = loop  # last: what has failed until now is tried again
+            self._loop = loop  # first: news may come before `start` returns
+            try:
+                self._finder.start()
+            except BaseException:
+                self._loop = None  # the next question tries again
+                raise
         elif self._loop is not loop:
             raise LocalProtocolError(_ELSEWHERE)
 

@@ -115,17 +115,24 @@ class ProxyFinder:
         Raises:
             ForkedClientError: In a child of the process that made it.
             LocalProtocolError: If the services that were given are closed.
+            RuntimeError: If the process may have no more threads.  After any of them
+                it can be started again.
         """
         self._guard.check()
         with self._lock:
             if self._is_started or self._closed.is_set():
                 return
             self._is_started = True
-        if self._services is not None:
-            self._retrieve(self._services)
-            return
-        thread = threading.Thread(target=self._open, name="proxy-finder", daemon=True)
-        thread.start()
+        try:
+            if self._services is not None:
+                self._retrieve(self._services)
+            else:
+                threading.Thread(
+                    target=self._open, name="proxy-finder", daemon=True
+                ).start()
+        except BaseException:
+            self._is_started = False
+            raise
 
     def close(self) -> None:
         """

@@ -22,7 +22,7 @@ from tests.queryablestate.scripted_state import (
     ScriptedState,
     row,
 )
-from tests.recording import WAIT_SECONDS
+from tests.recording import WAIT_SECONDS, wait_until
 
 
 pytestmark = pytest.mark.shells
@@ -201,6 +201,29 @@ class TestTrouble:
             assert turns > 10
 
         run(nowhere, ask)
+
+    def test_news_that_come_while_it_opens(
+        self,
+        services: HAServices,
+        proxy: ScriptedProxy,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """A leader that is told before the client has opened is not missed."""
+
+        async def act() -> Any:
+            client = AsyncQueryableStateClient(services)
+            finder = client._shell._finder
+            start = finder.start
+
+            def start_late() -> None:
+                start()
+                wait_until(lambda: finder.leader is not None)
+
+            monkeypatch.setattr(finder, "start", start_late)
+            async with client:
+                return await client.get(*STATE, "N1")
+
+        assert asyncio.run(act()) == row(1)
 
     def test_a_process_without_descriptors(
         self, services: HAServices, proxy: ScriptedProxy

@@ -118,6 +118,32 @@ def test_closing_does_not_wait_for_a_name_service() -> None:
     assert finder.leader is None
 
 
+def test_a_start_that_failed_can_be_repeated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A process that may have no more threads, or closed services: it says so again."""
+    name = f"embedded:finder-{next(_names)}"
+    with open_ha_services(name) as services, Lead(services, ADDRESS):
+        watcher = Watcher()
+        finder = ProxyFinder(name, on_change=watcher)
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", _no_more_threads)
+            for _ in range(2):
+                with pytest.raises(RuntimeError):
+                    finder.start()
+        finder.start()
+        watcher.wait_until(lambda: finder.leader is not None)
+        finder.close()
+    finder = ProxyFinder(services, on_change=watcher)
+    for _ in range(2):
+        with pytest.raises(LocalProtocolError):
+            finder.start()
+
+
+def _no_more_threads(thread: threading.Thread) -> None:
+    raise RuntimeError(f"can't start new thread {thread.name}")
+
+
 def test_what_is_opened_too_late_is_closed() -> None:
     """A name service that is open when it is not wanted any more is left again."""
     with open_ha_services(f"embedded:finder-{next(_names)}") as services:
