@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, final
 
 from lodestar import guardian
+from lodestar.process_group import wait_until_group_gone
 from nameservice import ConfigurationError
 
 
@@ -94,7 +95,8 @@ class GuardedCommand:
         on_over: Called once on another thread when it is gone, with its return code,
             negative for a signal.
         is_aside: Whether our standard input and output are another's: it reads
-            nothing, and what it writes goes to our standard error.
+            nothing, and what it writes goes to our standard error.  Nothing waits then
+            for what it has started: a check that a hanging disk holds has failed.
 
     Raises:
         OSError: If it cannot be started.
@@ -121,6 +123,7 @@ class GuardedCommand:
                 stdin=subprocess.DEVNULL if is_aside else None,
                 stdout=sys.stderr if is_aside else None,
             )
+        self._is_aside = is_aside
         self._on_over = on_over
         self._lock = threading.Lock()
         self._waiter = threading.Thread(
@@ -176,6 +179,9 @@ class GuardedCommand:
             # no process may be left behind.
             self.signal(signal.SIGKILL)
         os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
+        if not self._is_aside:
+            # All of its group are killed by now, and some may not be gone yet.
+            wait_until_group_gone(self._process.pid)
         with self._lock:
             self._process.wait()
         self._on_over(int(word) if word else -signal.SIGKILL)

@@ -34,7 +34,9 @@ def _die_with_guard() -> None:
 
 def _wait(parent_pid: int, process: subprocess.Popen[bytes]) -> None:
     """Return when *process* has ended or our parent is no longer *parent_pid*."""
-    if not hasattr(os, "pidfd_open"):
+    try:
+        parent, ours = os.pidfd_open(parent_pid), os.pidfd_open(process.pid)
+    except (AttributeError, OSError):  # not Linux, a kernel before 5.3, or gone already
         while os.getppid() == parent_pid:
             try:
                 process.wait(_PARENT_CHECK_MS / 1000)
@@ -43,9 +45,8 @@ def _wait(parent_pid: int, process: subprocess.Popen[bytes]) -> None:
             return
         return
     poll = select.poll()
-    parent = os.pidfd_open(parent_pid)
     poll.register(parent, select.POLLIN)
-    poll.register(os.pidfd_open(process.pid), select.POLLIN)
+    poll.register(ours, select.POLLIN)
     # If the parent had died before its descriptor was opened, the number may be
     # somebody else's by now; but then it is our parent no more.
     if os.getppid() == parent_pid:

@@ -240,7 +240,7 @@ class _Executor:
         self._pid = order.jvm_pid
         self._descriptor: int | None = None
         if hasattr(os, "pidfd_open"):
-            with contextlib.suppress(ProcessLookupError):
+            with contextlib.suppress(OSError):  # it is gone, or the kernel before 5.3
                 self._descriptor = os.pidfd_open(order.jvm_pid)
         # Only now is it certain that the number has not been given to another one.
         self._is_gone = start_time_of(order.jvm_pid) != order.jvm_started

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import errno
 import os
 import select
 import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -156,6 +158,61 @@ class TestNobodyIsLeftBehind:
         wait_for_end(reader)
         os.close(reader)
         assert started[0].word() == b""
+
+
+_LARGE = """
+import mmap, signal
+memory = mmap.mmap(-1, 512 << 20)
+memory.madvise(mmap.MADV_NOHUGEPAGE)
+for page in range(0, len(memory), mmap.PAGESIZE):
+    memory[page] = 1
+print("ready", flush=True)
+signal.pause()
+"""
+
+
+@pytest.mark.proves("N7")
+@pytest.mark.skipif(sys.platform != "linux", reason="asks the Linux kernel for it")
+@pytest.mark.parametrize("has_pidfd", [True, False])
+def test_a_command_is_over_when_all_that_it_started_is_gone(
+    monkeypatch: pytest.MonkeyPatch, *, has_pidfd: bool
+) -> None:
+    """N7: a large process of the group, which takes its time to end, is waited for."""
+    if not has_pidfd:
+        monkeypatch.setattr(os, "pidfd_open", _no_pidfd)
+    stdout, theirs = os.pipe()  # closes when the last of the command's processes ends
+    held: list[bool] = []
+    over = threading.Event()
+
+    def on_over(return_code: int) -> None:
+        ended = select.poll()
+        ended.register(stdout, select.POLLHUP)
+        held.append(not ended.poll(0))
+        over.set()
+
+    saved = os.dup(1)
+    os.dup2(theirs, 1)
+    try:
+        script = f'{sys.executable} -c "$0" & wait'
+        command = GuardedCommand(
+            ["sh", "-c", script, _LARGE], environment=os.environ, on_over=on_over
+        )
+    finally:
+        os.dup2(saved, 1)
+        os.close(saved)
+        os.close(theirs)
+    try:
+        assert os.read(stdout, 100).startswith(b"ready")
+        command.signal(signal.SIGKILL)
+        assert over.wait(WAIT_SECONDS)
+        assert held == [False]
+    finally:
+        command.close()
+        os.close(stdout)
+
+
+def _no_pidfd(process_id: int, flags: int = 0) -> int:
+    raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
 
 
 def test_a_command_that_cannot_be_waited_for_does_not_run(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -21,6 +22,8 @@ from queryablestate.proxy.config import ProxyConfig
 from queryablestate.proxy.server import QueryStateProxyServer
 from sparkpipeline import start_nodes
 from sparkpipeline.state.executor_node_process import (
+    NodeOrder,
+    _Executor,
     is_slot_held,
     read_slots,
     start_time_of,
@@ -139,3 +142,34 @@ class TestMistakes:
             chosen: dict[str, Any] = {"config": url, "data_dir": tmp_path} | settings
             with pytest.raises(ConfigurationError, match=words):
                 start_nodes(spark, **chosen)
+
+
+def test_an_executor_is_watched_where_the_kernel_has_no_pidfd(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A node of a kernel before 5.3 starts, and ends with its executor."""
+
+    def refuse(process_id: int, flags: int = 0) -> int:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(os, "pidfd_open", refuse)
+    with subprocess.Popen(["sleep", "600"]) as process:
+        order = NodeOrder(
+            data_dir="unused",
+            settings={},
+            node_settings={},
+            jvm_pid=process.pid,
+            jvm_started=start_time_of(process.pid),
+            token="unused",
+            timeout_seconds=1.0,
+        )
+        executor = _Executor(order)
+        reader, writer = os.pipe()
+        try:
+            assert not executor.wait_for_end(reader)
+            process.kill()
+            process.wait()
+            assert executor.wait_for_end(reader)
+        finally:
+            os.close(reader)
+            os.close(writer)
