@@ -300,10 +300,22 @@ class PollLoop:
 
         Raises:
             LocalProtocolError: If it was started before.
+            RuntimeError: If the process may have no more threads.  It can be started
+                again then; `stop` ends it all the same.
         """
         self._take_start()
-        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        self._thread = thread
+        try:
+            thread.start()
+        except RuntimeError:
+            self._thread = None
+            with self._lock:
+                is_stopping = self._is_stopping
+                self._is_started = is_stopping
+            if is_stopping:
+                self._finish()  # who stopped it meanwhile has left that to the thread
+            raise
 
     def run(self) -> None:
         """

@@ -177,13 +177,19 @@ class SocketLink:
         Raises:
             LocalProtocolError: If the link was stopped.
             ForkedClientError: In a child process.
+            RuntimeError: If the process may have no more threads; the next one tries
+                again.
         """
         self.loop.call_soon_threadsafe(action)
         with self._lock:
             is_first = not self._is_started
             self._is_started = True
         if is_first:
-            self.loop.start()
+            try:
+                self.loop.start()
+            except RuntimeError:
+                self._is_started = False
+                raise
 
     def send(self, message: ToServer) -> None:
         """Send now, or not at all."""

@@ -18,6 +18,7 @@ from nameservice import (
     DidNotHappenError,
     UnreachableError,
 )
+from tests.exhausted_threads import no_more_threads
 from tests.leaks import assert_closed, process_figures, settled
 from zmqtransport import CurveKeyPair, KeyFiles, write_key_pair
 
@@ -147,4 +148,19 @@ class TestOpening:
         for _ in range(2):
             with pytest.raises(UnreachableError):
                 open_leaderserver(nobody)
+        assert_closed(before)
+
+    def test_a_process_that_may_have_no_more_threads_is_told_so(
+        self, server: LeaderServer
+    ) -> None:
+        """E8: at once, and nothing is left; it hung where it closed what it had."""
+        config = HAConfig(url=server.url, connect_timeout_seconds=0.1)
+        with open_leaderserver(config):
+            pass
+        before = settled(process_figures)
+        with (
+            no_more_threads("leaderserver-client"),
+            pytest.raises(RuntimeError, match="new thread"),
+        ):
+            open_leaderserver(config)
         assert_closed(before)

@@ -14,6 +14,7 @@ from nameservice import (
     SystemClock,
     UnreachableError,
 )
+from tests.exhausted_threads import no_more_threads
 from tests.forking import run_in_child
 from tests.leaks import assert_closed, process_figures, settled
 from zmqtransport.endpoints import parse_endpoint
@@ -599,6 +600,46 @@ class TestEnd:
             loop.start()
         loop.stop()
         loop.join()
+
+    def test_a_loop_that_has_got_no_thread_can_be_started_again(
+        self, loop: PollLoop
+    ) -> None:
+        """A process may have no more threads: the caller is told, and may try again."""
+        called = threading.Event()
+        loop.call_soon_threadsafe(called.set)
+        with no_more_threads("test"), pytest.raises(RuntimeError, match="new thread"):
+            loop.start()
+        loop.start()
+        assert called.wait(WAIT_SECONDS)
+
+    def test_a_loop_that_has_got_no_thread_can_be_closed(self) -> None:
+        """What is to be closed is closed, and who joins the loop does not hang."""
+        ended: list[str] = []
+        loop = PollLoop(name="test")
+        loop.at_end(lambda: ended.append("closed"))
+        with no_more_threads("test"), pytest.raises(RuntimeError, match="new thread"):
+            loop.start()
+        loop.stop()
+        loop.join(WAIT_SECONDS)
+        assert loop.is_over
+        assert ended == ["closed"]
+
+    def test_a_loop_stopped_while_it_gets_no_thread_is_over(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A stop that comes while the thread is refused leaves no one waiting, too."""
+        loop = PollLoop(name="test")
+
+        def refuse(_: threading.Thread) -> None:
+            loop.stop()
+            raise RuntimeError("can't start new thread")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refuse)
+            with pytest.raises(RuntimeError, match="new thread"):
+                loop.start()
+        loop.join(WAIT_SECONDS)
+        assert loop.is_over
 
     def test_a_socket_closed_under_the_loop_is_told(
         self, pair: tuple[ZMQSocket, ZMQSocket]

@@ -49,6 +49,7 @@ from leaderserver.store_messages import (
 )
 from nameservice import ConfigurationError, LocalProtocolError, SystemClock
 from nameservice.version import package_version
+from tests.exhausted_threads import no_more_threads
 from tests.forking import run_in_child
 from tests.leaderserver.scripted_client import (
     TIMEOUT_SECONDS,
@@ -201,6 +202,22 @@ class TestLife:
         for _ in range(100):
             with LeaderServer(config):
                 pass
+        assert_closed(before)
+
+    @pytest.mark.parametrize("name", ["leaderserver", "leaderserver-publisher"])
+    def test_a_server_that_has_got_no_thread_says_so(
+        self, name: str, tmp_path: Path
+    ) -> None:
+        """N3: a container may have no more of them; nothing of the server is left."""
+        config = ServerConfig(bind=ANY_PORT, data_dir=tmp_path)
+        with LeaderServer(config):
+            pass
+        before = settled(process_figures)
+        with no_more_threads(name):
+            server = LeaderServer(config)
+            with pytest.raises(RuntimeError, match="new thread"):
+                server.start()
+            server.close()
         assert_closed(before)
 
     def test_a_child_has_no_server(self, server: LeaderServer) -> None:
