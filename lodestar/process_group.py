@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import os
 import select
 import threading
@@ -14,6 +14,7 @@ __all__ = ["wait_until_group_gone"]
 
 _PROCESSES: Final = Path("/proc")
 _PAUSE_SECONDS: Final = 0.005
+_STARVED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 def wait_until_group_gone(group_id: int) -> None:
@@ -29,10 +30,19 @@ def wait_until_group_gone(group_id: int) -> None:
     """
     if not _PROCESSES.is_dir():
         return
-    # One look is enough: none of them can start another once all are killed.
-    for entry in _PROCESSES.iterdir():
-        if entry.name.isdigit() and _state_in(entry, group_id) is not None:
-            _wait_until_gone(entry, group_id)
+    pause = threading.Event()  # is never set: `wait` is a pause
+    while True:
+        try:
+            # One look is enough: none of them can start another once all are killed.
+            for entry in _PROCESSES.iterdir():
+                if entry.name.isdigit() and _state_in(entry, group_id) is not None:
+                    _wait_until_gone(entry, group_id)
+        except OSError as error:
+            if error.errno not in _STARVED:
+                raise
+            pause.wait(_PAUSE_SECONDS)  # nothing can be looked at just now
+        else:
+            return
 
 
 def _wait_until_gone(entry: Path, group_id: int) -> None:
@@ -55,10 +65,12 @@ def _wait_until_gone(entry: Path, group_id: int) -> None:
 
 def _state_in(entry: Path, group_id: int) -> str | None:
     """Return the state of a process, or None if there is none of that group."""
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+    try:
         text = (entry / "stat").read_text(encoding="utf-8", errors="replace")
-        # The program's name comes before, and may have spaces and parentheses.
-        state, _, group, *_ = text.rpartition(")")[2].split()
-        if int(group) == group_id:
-            return state
-    return None
+    except OSError as error:
+        if error.errno in _STARVED:
+            raise
+        return None  # it is gone, or another user's, which `hidepid=1` shuts off
+    # The program's name comes before, and may have spaces and parentheses.
+    state, _, group, *_ = text.rpartition(")")[2].split()
+    return state if int(group) == group_id else None

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import errno
 import os
+import queue
+import resource
 import select
 import signal
 import socket
@@ -213,6 +215,62 @@ def test_a_command_is_over_when_all_that_it_started_is_gone(
 
 def _no_pidfd(process_id: int, flags: int = 0) -> int:
     raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+
+@pytest.mark.proves("N7")
+@pytest.mark.skipif(sys.platform != "linux", reason="asks the Linux kernel for it")
+def test_a_command_is_over_though_no_descriptor_was_left_to_see_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """N7: who supervises it hears of its end as soon as it can be looked for."""
+    over = threading.Event()
+    starved = threading.Event()
+    command = GuardedCommand(
+        ["sleep", "600"], environment=os.environ, on_over=lambda _: over.set()
+    )
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    pause = threading.Event.wait
+
+    def note_pause(event: threading.Event, timeout: float | None = None) -> bool:
+        if threading.current_thread().name == "command-waiter":
+            starved.set()
+        return pause(event, timeout)
+
+    monkeypatch.setattr(threading.Event, "wait", note_pause)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        command.signal(signal.SIGKILL)
+        assert starved.wait(WAIT_SECONDS)
+        assert not over.is_set()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    try:
+        assert over.wait(WAIT_SECONDS)
+    finally:
+        command.close()
+
+
+@pytest.mark.proves("N7")
+def test_processes_that_may_not_be_looked_at_are_not_of_the_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """N7: where /proc is mounted with hidepid=1, those of other users refuse it."""
+    read_text = Path.read_text
+
+    def refuse(path: Path, *arguments: Any, **options: Any) -> str:
+        if path.name == "stat" and path.parent.name != str(os.getpid()):
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), str(path))
+        return read_text(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    codes: queue.SimpleQueue[int] = queue.SimpleQueue()
+    command = GuardedCommand(
+        ["sh", "-c", "exit 7"], environment=os.environ, on_over=codes.put
+    )
+    try:
+        assert codes.get(timeout=WAIT_SECONDS) == 7
+    finally:
+        command.close()
 
 
 def test_a_command_that_cannot_be_waited_for_does_not_run(
