@@ -270,8 +270,9 @@ class NodeSnapshots:
         """
         Start a task, and return whether that may be.
 
-        There may be no room for it; or everything was ended meanwhile, *ended_count*
-        being how often it had been before: its store is about to be closed.
+        There may be no room for it, or no thread; or everything was ended meanwhile,
+        *ended_count* being how often it had been before: its store is about to be
+        closed.
         """
         task = _Task(name, loaded_job_id)
         with self._lock:
@@ -280,7 +281,12 @@ class NodeSnapshots:
             if ended_count is not None and ended_count != self._ended_count:
                 return False
             self._tasks.append(task)
-            task.start(partial(self._do, action))  # `forget` waits for what has begun
+            try:
+                # Under the lock: `forget` waits for what has begun.
+                task.start(partial(self._do, action))
+            except RuntimeError:
+                self._tasks.remove(task)
+                return False
         return True
 
     def _do(self, action: Callable[[_Task], None], task: _Task) -> None:

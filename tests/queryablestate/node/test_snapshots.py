@@ -37,6 +37,7 @@ from queryablestate.wire.snapshot_messages import (
     SnapshotWritten,
     WriteSnapshot,
 )
+from tests.exhausted_threads import no_more_threads
 from tests.queryablestate.store_batches import (
     JOB,
     NODE,
@@ -293,6 +294,19 @@ class TestWriting:
         assert node.report().failure is not None
         assert not node.place.exists()
 
+    def test_a_process_that_may_have_no_more_threads_goes_on(self, node: Node) -> None:
+        """The entry is applied, the proxy is told, and the next one finds room."""
+        for sequence in range(2, 7):
+            node.handle(write_command(node, sequence=sequence))
+            with no_more_threads("state-node-snapshot"):
+                node.mark(sequence)
+            failure = node.report().failure
+            assert failure is not None
+            assert "busy" in failure
+        node.handle(write_command(node, sequence=7))
+        node.mark(7)
+        assert node.report().failure is None
+
 
 class TestLoading:
     """Into the store, out of sight for now."""
@@ -402,3 +416,14 @@ class TestLoading:
         blocked.put(None)
         assert failure is not None
         assert "busy" in failure
+
+    def test_without_one_the_proxy_is_told(self, node: Node) -> None:
+        """A process may have no more of them; the next attempt may find one."""
+        command = load_command(node, take(node))
+        with no_more_threads("state-node-snapshot"):
+            node.handle(command)
+        failure = node.report().failure
+        assert failure is not None
+        assert "busy" in failure
+        node.handle(command)
+        assert node.report().failure is None
