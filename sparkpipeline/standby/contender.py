@@ -45,6 +45,7 @@ class DriverContender:
         self._address = address
         self._tell = tell
         self._is_closing = threading.Event()
+        self._has_told = False
         self.is_idle = threading.Event()
         self.leadership_lost = threading.Event()
         election.when_closing(self._is_closing.set)
@@ -56,13 +57,15 @@ class DriverContender:
         )
         if is_confirmed and not self.is_idle.is_set():
             self.leadership_lost = threading.Event()
+            self._has_told = True
             self._tell(Granted(session=session))
 
     def revoke_leadership(self) -> None:
         """Tell, and return when the queries have stopped."""
         self._tell(LeadershipRevoked())
         self.leadership_lost.set()
-        self.is_idle.wait()
+        if self._has_told:
+            self.is_idle.wait()  # else no query was ever begun: we contend on
 
     def handle_error(self, error: Exception) -> None:
         """Tell."""

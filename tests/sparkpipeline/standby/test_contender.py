@@ -10,6 +10,7 @@ from uuid import UUID
 import pytest
 
 from haservices import open_ha_services
+from haservices.testing import LeadershipControl
 from sparkpipeline.standby.contender import DriverContender
 from sparkpipeline.standby.core import Granted, LeadershipRevoked
 from tests.recording import WAIT_SECONDS
@@ -53,3 +54,32 @@ def test_a_driver_that_is_to_end_leaves_whatever_it_is_granted(
         # Nothing that it was granted is begun any more.
         assert isinstance(told.get(timeout=WAIT_SECONDS), LeadershipRevoked)
         assert told.empty()
+
+
+@pytest.mark.proves("H1", "E8")
+def test_a_driver_that_is_revoked_before_it_has_confirmed_contends_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """H1, E8: nothing is to be stopped for it, and it leads when its turn comes."""
+    told: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    with open_ha_services("embedded:") as ha:
+        election = ha.get_leader_election("job")
+        contender = DriverContender(election, "address", told.put)
+        confirm = election.confirm_leadership
+        lost: list[UUID] = []
+
+        def confirm_late(leader_session_id: UUID, address: str) -> None:
+            if not lost:
+                lost.append(leader_session_id)
+                LeadershipControl(ha).revoke("job")
+            confirm(leader_session_id, address)
+
+        monkeypatch.setattr(election, "confirm_leadership", confirm_late)
+        election.start(contender)
+        try:
+            assert isinstance(told.get(timeout=WAIT_SECONDS), LeadershipRevoked)
+            granted = told.get(timeout=WAIT_SECONDS)
+        finally:
+            contender.is_idle.set()  # else this test would never end
+        assert isinstance(granted, Granted)
+        assert granted.session.leader_session_id not in lost
