@@ -33,7 +33,7 @@ from lodestar.arguments import (
 )
 from lodestar.exit_codes import ExitCode
 from lodestar.metrics import add_metrics_option, metrics_of
-from lodestar.output import printable, write
+from lodestar.output import discard_output, printable, write
 from lodestar.signals import stop_signals
 from nameservice import NS_PER_SECOND, NameServiceError, SystemClock, seconds_to_ns
 from nameservice.allocation import return_large_buffers
@@ -286,7 +286,7 @@ def _wait_for_end(
 
     def leave() -> None:
         with contextlib.suppress(NameServiceError):  # it is over
-            write(_left(node, drain_seconds))
+            _tell(_left(node, drain_seconds))
             news.put(_News.LEFT)
 
     while True:
@@ -307,7 +307,7 @@ def _left(node: StateNode, drain_seconds: float) -> str:
     now_ns = alone_ns = clock.now_ns()
     deadline_ns = now_ns + seconds_to_ns(drain_seconds)
     shown = _held_text(node)
-    write(f"leaving, {shown}; a second signal ends it at once")
+    _tell(f"leaving, {shown}; a second signal ends it at once")
     while now_ns < deadline_ns:
         left_seconds = (deadline_ns - now_ns) / NS_PER_SECOND
         reason = node.leave(min(_REPORT_SECONDS, left_seconds))
@@ -318,13 +318,21 @@ def _left(node: StateNode, drain_seconds: float) -> str:
         held = _held_text(node)
         if held != shown:
             shown = held
-            write(f"leaving, {held}{_waiting_text(node)}")
+            _tell(f"leaving, {held}{_waiting_text(node)}")
         now_ns = clock.now_ns()
         if node.is_registered:
             alone_ns = now_ns
         elif now_ns - alone_ns >= seconds_to_ns(_ALONE_SECONDS):
             return f"left, {held}: no proxy leads"
     return f"left, {_held_text(node)}: --drain-timeout is over"
+
+
+def _tell(text: str) -> None:
+    """Write *text* for who still reads: a node leaves all the same."""
+    try:
+        write(text)
+    except BrokenPipeError:
+        discard_output()
 
 
 def _waiting_text(node: StateNode) -> str:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from lodestar.__main__ import make_parser
 from lodestar.state_node import node_config, switching_often
 from queryablestate.node.config import NodeConfig
 from queryablestate.proxy.access import token_sha256
-from tests.lodestar.running import Running, ask_here, run
+from tests.lodestar.running import WAIT_SECONDS, Running, ask_here, environment, run
 
 
 ANY_URL = ("--url", "leaderserver://127.0.0.1:1")
@@ -112,6 +113,33 @@ class TestServing:
                 )
                 assert "Traceback" not in result.err
                 assert proxy.end().exit_code == 0
+
+    @pytest.mark.proves("N5", "S1")
+    def test_it_leaves_though_its_lines_are_read_no_more(
+        self, at: tuple[str, ...], tmp_path: Path
+    ) -> None:
+        """N5, S1: who starts it may have waited for its first line only."""
+        with (
+            Running("proxy", *at) as proxy,
+            subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "lodestar", "node"),
+                    *("--data-dir", str(tmp_path / "d"), *at),
+                ],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env=environment(),
+            ) as node,
+        ):
+            try:
+                assert node.stdout is not None
+                assert node.stdout.readline().startswith(b"serving ")
+                node.stdout.close()
+                node.send_signal(signal.SIGTERM)
+                assert node.wait(WAIT_SECONDS) == 0
+            finally:
+                node.kill()
+            assert proxy.end().exit_code == 0
 
     @pytest.mark.proves("N5")
     def test_it_ends_cleanly_while_it_waits(
