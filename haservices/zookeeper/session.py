@@ -60,6 +60,7 @@ from haservices.zookeeper.renewals import (
 from haservices.zookeeper.watches import Watches
 from nameservice import (
     AuthenticationError,
+    ConfigurationError,
     NameServiceError,
     RemoteProtocolError,
     UnreachableError,
@@ -370,15 +371,19 @@ class ZooKeeperSession:
             or self.calls.refusal is not None
         ):
             return
-        if not self._contact.is_open and (self._probe is None or self._probe.is_over):
-            self._probe = ZooKeeperProbe(
-                self.config,
-                self.clock,
-                tell=lambda zxid: self.loop.call(lambda: self._compare(zxid)),
-            )
+        # First: an attempt that fails is made again, as long as the session is lost.
         self.loop.call_at(
             self.clock.now_ns() + self._timeout_ns, self._look_for_lost_data
         )
+        if not self._contact.is_open and (self._probe is None or self._probe.is_over):
+            try:
+                self._probe = ZooKeeperProbe(
+                    self.config,
+                    self.clock,
+                    tell=lambda zxid: self.loop.call(lambda: self._compare(zxid)),
+                )
+            except ConfigurationError as error:  # a file is just being replaced
+                self._log.warning("probe.failed", error=str(error))
 
     def _compare(self, zxid: int) -> None:
         """Give up if *zxid*, the newest transaction, is older than one that we saw."""

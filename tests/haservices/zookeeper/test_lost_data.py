@@ -10,7 +10,9 @@ import pytest
 
 from haservices import HAConfig, HAServices, open_ha_services
 from haservices.testing import ZooKeeperServer
-from nameservice import RemoteProtocolError
+from haservices.zookeeper import session as zookeeper_session
+from haservices.zookeeper.probe import ZooKeeperProbe
+from nameservice import ConfigurationError, RemoteProtocolError
 from tests.lodestar.running import Running
 from tests.recording import ConfirmingContender, RecordingListener
 
@@ -77,6 +79,32 @@ class TestLostData:
             successor = ConfirmingContender(again, "c:1")
             again.start(successor)
             successor.wait_for_confirm()
+
+    def test_it_is_looked_for_again_where_that_failed_once(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """E8: as while a file of credentials is replaced; silence would be for ever."""
+        failed: list[None] = []
+
+        def probe(*arguments: Any, **options: Any) -> ZooKeeperProbe:
+            if not failed:
+                failed.append(None)
+                raise ConfigurationError("cannot read zookeeper_auth_file just now")
+            return ZooKeeperProbe(*arguments, **options)
+
+        monkeypatch.setattr(zookeeper_session, "ZooKeeperProbe", probe)
+        with ZooKeeperServer(tmp_path) as server:
+            config = HAConfig(url=server.url, **TIMEOUTS)
+            with open_ha_services(config) as ha:
+                election = ha.get_leader_election(JOB)
+                contender = ConfirmingContender(election, "a:1")
+                election.start(contender)
+                contender.wait_for_confirm()
+                begin_anew(server)
+                error = contender.wait_for_error()
+        assert failed
+        assert isinstance(error, RemoteProtocolError)
+        assert error.reason == "data-lost"
 
     def test_elect_ends(self, tmp_path: Path) -> None:
         """E8, N7: so that its supervisor starts it again, among the others."""
