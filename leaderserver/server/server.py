@@ -93,10 +93,13 @@ class LeaderServer:
             if self._is_started or self._is_closed:
                 raise LocalProtocolError("a LeaderServer is started once")
             self._is_started = True
-            self._running = ServerLoop(
-                self._config, self._clock, is_alone=self._is_alone
-            )
-            self._running.loop.start()
+            running = ServerLoop(self._config, self._clock, is_alone=self._is_alone)
+            try:
+                running.loop.start()
+            except BaseException:
+                running.loop.stop()  # closes what was opened
+                raise
+            self._running = running
         self._log.info("server.started", url=self.url, publish_port=self.publish_port)
 
     def join(self, timeout_seconds: float | None = None) -> bool:

@@ -89,7 +89,11 @@ class StateNode:
                 raise LocalProtocolError("a StateNode is started once")
             self._is_started = True
             running = NodeLoop(self._ha, self._config, self._clock)
-            running.loop.start()
+            try:
+                running.loop.start()
+            except BaseException:
+                running.loop.stop()  # closes what was opened
+                raise
             self._running = running
             running.client.start()
         self._log.info("node.started", node_id=self.node_id, address=self.address)

@@ -92,10 +92,14 @@ class QueryStateProxyServer:
                     election,
                     on_failure=self._resign,
                 )
+                try:
+                    running.loop.start()
+                except BaseException:
+                    running.loop.stop()  # closes what was opened
+                    raise
             except BaseException:
                 election.close()
                 raise
-            running.loop.start()
             self._running = running
             self._election = election
             self._contender = _ProxyContender(

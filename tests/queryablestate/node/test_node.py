@@ -75,6 +75,7 @@ from queryablestate.wire.questions import (
 from queryablestate.wire.records import BatchDecided, StageRecord
 from queryablestate.wire.refusals import NOT_LEADER, STALE_ROUTE, error_of
 from queryablestate.wire.staging_messages import ChunkRefused, ChunkStaged, StagedRows
+from tests.exhausted_threads import no_more_threads
 from tests.forking import run_in_child
 from tests.queryablestate.node_entries import assignment, batch, drop
 from tests.queryablestate.proxy_for_nodes import (
@@ -372,6 +373,22 @@ class TestLife:
         assert not one.join(0.0)
         one.close()
         assert one.join(TIMEOUT_SECONDS)
+        assert set(threading.enumerate()) == before
+        with StateNode(ha, config(tmp_path)):
+            pass
+
+    def test_one_that_has_got_no_thread_leaves_nothing(
+        self, ha: HAServices, tmp_path: Path
+    ) -> None:
+        """A process may have no more threads; another node may use its directory."""
+        before = set(threading.enumerate())
+        one = StateNode(ha, config(tmp_path))
+        with (
+            no_more_threads("state-node"),
+            pytest.raises(RuntimeError, match="new thread"),
+        ):
+            one.start()
+        one.close()
         assert set(threading.enumerate()) == before
         with StateNode(ha, config(tmp_path)):
             pass

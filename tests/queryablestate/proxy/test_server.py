@@ -27,8 +27,9 @@ from queryablestate.proxy.config import ProxyConfig
 from queryablestate.proxy.server import QueryStateProxyServer
 from queryablestate.wire.clients import JobsListed, ListJobs
 from queryablestate.writer.connections import close_writer_connections
+from tests.exhausted_threads import no_more_threads
 from tests.forking import run_in_child
-from tests.leaks import Figures, process_figures, settled
+from tests.leaks import Figures, assert_closed, process_figures, settled
 from tests.queryablestate.proxy_peers import ScriptedPeer
 from tests.queryablestate.proxy_stage import JOB, STATE, ProxyStage
 from tests.queryablestate.stored_control import FakeStore, leader_session
@@ -106,6 +107,18 @@ class TestLife:
         assert not proxy.is_leader
         assert proxy.failure is None
         assert proxy.config == ProxyConfig()
+
+    def test_one_that_has_got_no_thread_leaves_nothing(self, ha: HAServices) -> None:
+        """A process may have no more threads; another one may lead."""
+        with QueryStateProxyServer(ha):
+            pass
+        before = settled(process_figures)
+        with no_more_threads("query-proxy"):
+            proxy = QueryStateProxyServer(ha)
+            with pytest.raises(RuntimeError, match="new thread"):
+                proxy.start()
+            proxy.close()
+        assert_closed(before)
 
     def test_one_that_cannot_listen_leaves_nothing(self, ha: HAServices) -> None:
         """Neither threads nor a contender that cannot be reached."""
