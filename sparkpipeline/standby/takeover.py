@@ -11,10 +11,17 @@ has gone with its connection.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Final, TypeVar, final
 
 from haservices.config import Backend
-from nameservice import NameServiceError, get_logger
+from nameservice import (
+    DidNotHappenError,
+    LeadershipLostError,
+    MayHaveHappenedError,
+    NameServiceError,
+    UnreachableError,
+    get_logger,
+)
 from sparkpipeline.standby.record import (
     DRIVER,
     DriverRecord,
@@ -24,6 +31,8 @@ from sparkpipeline.standby.record import (
 
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from election import LeaderElection
     from haservices import HAServices
     from sparkpipeline.standby.leadership import StandbyLeadership
@@ -31,6 +40,8 @@ if TYPE_CHECKING:
 
 
 __all__ = ["Takeover"]
+
+T = TypeVar("T")
 
 _POLL_SECONDS: Final = 0.05
 # On ZooKeeper a contender whose leadership is over leaves the queue before it queues
@@ -84,10 +95,13 @@ class Takeover:
         Raises:
             ConfigurationError: As `check_version`.
         """
-        record = self.check_version()
-        contender_id = self._wait_for_predecessor(
-            leadership, election, None if record is None else record.contender_id
-        )
+        try:
+            record = _answer(self.check_version, leadership)
+            contender_id = self._wait_for_predecessor(
+                leadership, election, None if record is None else record.contender_id
+            )
+        except LeadershipLostError:
+            return False
         if leadership.lost.is_set():
             return False
         mine = DriverRecord(
@@ -116,7 +130,7 @@ class Takeover:
         """
         began_seconds = seen_seconds = time.monotonic()
         while True:
-            contenders = election.contenders()
+            contenders = _answer(election.contenders, leadership)
             own = next((one.contender_id for one in contenders if one.is_leader), None)
             now_seconds = time.monotonic()
             if predecessor is None or predecessor == own:
@@ -131,3 +145,20 @@ class Takeover:
             if leadership.lost.wait(_POLL_SECONDS):
                 break
         return own
+
+
+def _answer(ask: Callable[[], T], leadership: StandbyLeadership) -> T:
+    """
+    Return what *ask* returns, once the name service answers.
+
+    It may be out of reach for a moment while we lead, which is no failure of ours.
+
+    Raises:
+        LeadershipLostError: If the leadership is over before that.
+    """
+    while not leadership.lost.is_set():
+        try:
+            return ask()
+        except (DidNotHappenError, MayHaveHappenedError, UnreachableError):
+            leadership.lost.wait(_POLL_SECONDS)
+    raise LeadershipLostError(leadership.job_id, leadership.epoch)

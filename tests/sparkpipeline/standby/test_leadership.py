@@ -14,10 +14,13 @@ from election import LeaderElection, LeaderSession, LeaderStore
 from haservices import HAConfig, HAServices, open_ha_services
 from haservices.embedded import forget_embedded
 from haservices.testing import LeadershipControl
-from nameservice import ConfigurationError, LeadershipLostError
+from nameservice import ConfigurationError, LeadershipLostError, NameServiceError
 from sparkpipeline.batch_guard import BatchFunction, guard_starts, guarded
 from sparkpipeline.standby.leadership import CLAIMS, StandbyLeadership
 from sparkpipeline.standby.record import DriverRecord, check_record, code_version
+from sparkpipeline.standby.settings import DriverSettings
+from sparkpipeline.standby.takeover import Takeover
+from tests.opening import open_patiently
 from tests.recording import wait_until
 
 
@@ -410,3 +413,46 @@ class TestRecord:
         for application in (namespace["typed"], partial(namespace["typed"]), print):
             with pytest.raises(ConfigurationError, match="pass version="):
                 code_version(application)
+
+
+@pytest.mark.proves("H1")
+def test_a_driver_that_takes_over_waits_for_a_name_service_that_is_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """H1: it leads still when that is back; it would have to be started again, cold."""
+    config = HAConfig(
+        url="embedded:takeover",
+        session_timeout_seconds=60.0,
+        connect_timeout_seconds=0.2,
+    )
+    settings = DriverSettings(
+        job_id=JOB,
+        address="a:1",
+        application_name="application",
+        version="1",
+        is_other_version_admitted=False,
+        warm_up_seconds=1.0,
+        stop_seconds=1.0,
+        hand_over_seconds=1.0,
+        checked_locations=(),
+    )
+    with open_patiently(config) as ha:
+        contender = Contender(ha, "a:1")
+        leadership = contender.lead(ha.get_leader_store(JOB))
+        takeover = Takeover(ha, settings)
+        control = LeadershipControl(ha)
+        check_version = takeover.check_version
+        failures: list[NameServiceError] = []
+
+        def check_while_cut() -> DriverRecord | None:
+            try:
+                return check_version()
+            except NameServiceError as error:
+                failures.append(error)
+                control.heal(ha)
+                raise
+
+        monkeypatch.setattr(takeover, "check_version", check_while_cut)
+        control.cut(ha)
+        assert takeover.complete(leadership, contender.election)
+        assert failures
