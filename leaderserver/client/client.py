@@ -182,6 +182,11 @@ class LeaderClient:
         """Return the present session's id, or None while there is none."""
         return self._core.session_id
 
+    @property
+    def has_claim(self) -> bool:
+        """Return whether a contender leads; on the link's thread."""
+        return self._core.has_claim
+
     def open(self) -> Welcome:
         """
         Wait for the first session; return what the server said of itself.

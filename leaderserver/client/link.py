@@ -314,8 +314,11 @@ class SocketLink:
         """Close the socket, and open another one after a pause."""
         self._requests.dealer.close()
         now_ns = self._clock.now_ns()
-        pause_ns = 0 if is_at_once else self._request_pause.ended(now_ns=now_ns)
-        self._reopen_due_ns = now_ns + pause_ns
+        self._reopen_due_ns = now_ns
+        if not is_at_once:
+            self._reopen_due_ns += self._request_pause.ended(
+                now_ns=now_ns, has_claim=self._client.has_claim
+            )
         self._link_closed()
 
     def _reopen(self) -> None:

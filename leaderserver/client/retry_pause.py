@@ -28,6 +28,9 @@ class RetryPause:
     no more connections is asked less and less often, and not by all clients at once:
     each waits for a random part of its pause, half of it at least.
 
+    A client with a claim waits for the shortest pause each time.  What refuses may be a
+    load balancer, and the server behind it decides soon after it is back (E9).
+
     Args:
         draw: Returns a number from 0 to 1.
     """
@@ -45,10 +48,17 @@ class RetryPause:
         """Heed that the server has taken us: what ends it now is no refusal."""
         self._pause_ns = PAUSE_NS_MIN
 
-    def ended(self, *, now_ns: int) -> int:
-        """Heed that the connection is over; return how long to wait, in nanoseconds."""
+    def ended(self, *, now_ns: int, has_claim: bool = False) -> int:
+        """
+        Heed that the connection is over; return how long to wait, in nanoseconds.
+
+        Args:
+            now_ns: The present.
+            has_claim: Whether the client leads something, as far as it knows.
+        """
         opened_ns, self._opened_ns = self._opened_ns, None
-        if opened_ns is not None and now_ns - opened_ns >= _STEADY_NS:
+        is_steady = opened_ns is not None and now_ns - opened_ns >= _STEADY_NS
+        if is_steady or has_claim:
             self._pause_ns = PAUSE_NS_MIN
         pause_ns = self._pause_ns
         self._pause_ns = min(2 * pause_ns, PAUSE_NS_MAX)

@@ -20,6 +20,7 @@ from nameservice import (
 )
 from tests.exhausted_threads import no_more_threads
 from tests.leaks import assert_closed, process_figures, settled
+from tests.recording import WAIT_SECONDS, ConfirmingContender
 from zmqtransport import CurveKeyPair, KeyFiles, write_key_pair
 
 
@@ -164,3 +165,37 @@ class TestOpening:
         ):
             open_leaderserver(config)
         assert_closed(before)
+
+
+class TestMiddlebox:
+    @pytest.mark.proves("E9")
+    def test_a_leader_comes_back_in_time_where_something_accepts_for_the_server(
+        self, tmp_path: Path
+    ) -> None:
+        """E9: a load balancer that accepts and closes does not make a leader late."""
+        data_dir = tmp_path / "data"
+        with LeaderServer(ServerConfig(bind=ANY_PORT, data_dir=data_dir)) as server:
+            url = server.url
+            services = open_ha_services(url)
+            election = services.get_leader_election("job")
+            contender = ConfirmingContender(election, "tcp://10.0.0.1:1")
+            election.start(contender)
+            session = contender.wait_for_confirm()
+        endpoint = ("127.0.0.1", int(url.rpartition(":")[2]))
+        with socket.create_server(endpoint) as middlebox:
+            middlebox.settimeout(WAIT_SECONDS)
+            for _ in range(8):
+                connection, _ = middlebox.accept()
+                connection.close()
+        bind = "tcp://" + url.removeprefix("leaderserver://")
+        with (
+            LeaderServer(ServerConfig(bind=bind, data_dir=data_dir)),
+            open_ha_services(url) as others,
+            services,
+        ):
+            retriever = others.get_leader_retriever("job")
+            retriever.start()
+            leader = retriever.wait_for_leader(WAIT_SECONDS)
+            assert leader.epoch == session.epoch
+            assert not contender.revoked_count
+            election.close()

@@ -103,6 +103,11 @@ class ClientContenders:
     def __iter__(self) -> Iterator[ClientContender]:
         return iter(tuple(self._contenders.values()))
 
+    @property
+    def has_claim(self) -> bool:
+        """Return whether one of them leads, as far as it knows."""
+        return any(one.holder.claim is not None for one in self._contenders.values())
+
     def get(self, contender_id: str) -> ClientContender | None:
         """Return a contender, or None if it has left."""
         return self._contenders.get(contender_id)

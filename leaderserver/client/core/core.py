@@ -186,6 +186,11 @@ class ClientCore:
         """Return how often heartbeats are sent now."""
         return self._heartbeats.interval_ns
 
+    @property
+    def has_claim(self) -> bool:
+        """Return whether one of its contenders leads, as far as it knows."""
+        return self._contenders.has_claim
+
     def holder(self, contender_id: str) -> HolderCore:
         """Return what a contender believes; it must be there."""
         contender = self._contenders.get(contender_id)

@@ -49,6 +49,15 @@ class TestRetryPause:
         pause.welcomed()
         assert pause.ended(now_ns=NS_PER_SECOND - 1) == PAUSE_NS_MIN
 
+    @pytest.mark.proves("E9")
+    def test_a_client_with_a_claim_waits_for_the_shortest(self) -> None:
+        """E9: a leader is back before the server decides, whatever refuses it."""
+        pause = whole()
+        pauses(pause, 5)
+        assert [pause.ended(now_ns=0, has_claim=True) for _ in range(3)] == [
+            PAUSE_NS_MIN
+        ] * 3
+
     def test_one_that_ends_soon_is_as_good_as_none(self) -> None:
         """A server may let a client in, and have no room for it after all."""
         pause = whole()
