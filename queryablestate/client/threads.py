@@ -111,8 +111,9 @@ class QueryShell(QueryDriver):
         self._waiters: dict[_Waiter, None] = {}
         self._driver: _Waiter | None = None
         self._polling_until_ns = 0
-        self._closed = threading.Event()
         self._is_closed = False
+        # Of the same lock: one of its own could be held where a signal handler closes.
+        self._closed = threading.Condition(self._lock)
         self._poll = select.poll()
         self._wake_lock = threading.Lock()  # guards the pipe
         for descriptor in (self._wake_reader, self._wake_writer):
@@ -166,7 +167,8 @@ class QueryShell(QueryDriver):
 
     def pause(self, seconds: float) -> None:
         """Return after *seconds*, or as soon as the shell is closed."""
-        self._closed.wait(seconds)
+        with self._closed:
+            self._closed.wait_for(lambda: self._is_closed, seconds)
 
     def close(self) -> None:
         """
@@ -185,7 +187,7 @@ class QueryShell(QueryDriver):
             if self._is_closed:
                 return
             self._is_closed = True
-            self._closed.set()
+            self._closed.notify_all()
             self._step(ClientClosed())
             self._turn()
             self._close_link()

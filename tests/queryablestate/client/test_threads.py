@@ -348,6 +348,38 @@ class TestClosing:
         assert len(asked) == 1
         client.close()
 
+    def test_by_a_signal_handler_while_it_waits_for_a_state(
+        self,
+        services: HAServices,
+        proxy: ScriptedProxy,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """
+        SIGTERM may do so when its thread is about to pause until it looks again.
+
+        The handler waited for ever for the lock of the event that ends the pause.
+        """
+        client = QueryableStateClient(services, deadline_seconds=WAIT_SECONDS)
+        wait = threading.Condition.wait
+
+        def interrupted(
+            condition: threading.Condition, timeout: float | None = None
+        ) -> bool:
+            if threading.current_thread() is threading.main_thread():
+                monkeypatch.undo()
+                signal.raise_signal(signal.SIGUSR1)
+            return wait(condition, timeout)
+
+        client.jobs()
+        before = signal.signal(signal.SIGUSR1, lambda *_: client.close())
+        monkeypatch.setattr(threading.Condition, "wait", interrupted)
+        try:
+            with pytest.raises(LocalProtocolError, match="closed"):
+                client.wait_for_state("flights", "no such", WAIT_SECONDS)
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+        client.close()
+
     def test_whoever_waits_is_told(
         self, services: HAServices, state: ScriptedState, proxy: ScriptedProxy
     ) -> None:
