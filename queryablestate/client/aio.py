@@ -150,7 +150,8 @@ class AsyncQueryShell(QueryDriver):
         if own is not loop and own.is_running():
             raise LocalProtocolError(_ELSEWHERE)
         self._is_closed = True
-        self._flush()
+        if not own.is_closed():
+            self._flush()  # a task may wait for what was not asked yet
         self._step(ClientClosed())
         self._close_link()
         for number in list(self._node_links):
@@ -193,8 +194,9 @@ class AsyncQueryShell(QueryDriver):
             if not link.is_made:
                 self._watch_link(link)
         else:
-            assert self._loop is not None
-            self._loop.call_soon(self._drain)  # nothing else says that there is more
+            if not self._is_closed:
+                assert self._loop is not None
+                self._loop.call_soon(self._drain)  # nothing else says there is more
         self._set_timer()
 
     def _drain_link(self, link: QueryLink) -> None:
@@ -222,6 +224,9 @@ class AsyncQueryShell(QueryDriver):
         self._drain()
 
     def _complete(self, requests: Sequence[Request]) -> None:
+        assert self._loop is not None
+        if self._loop.is_closed():
+            return  # its tasks wait for ever, and it would not take the news
         for request in requests:
             future: asyncio.Future[None] = request.waiter
             if not future.done():

@@ -345,6 +345,39 @@ class TestClosing:
             use()
         assert_closed(before)
 
+    @pytest.mark.parametrize("turn_count", [1, 20])
+    def test_a_client_whose_loop_has_ended_with_questions(
+        self,
+        services: HAServices,
+        proxy: ScriptedProxy,
+        state: ScriptedState,
+        turn_count: int,
+    ) -> None:
+        """
+        So it is if tasks of that loop wait, for ever, for what they have asked.
+
+        To tell them failed, as the loop takes nothing more, and what the client had
+        open stayed open: it was closed by half, and could not be closed again.
+        """
+        client = AsyncQueryableStateClient(services, deadline_seconds=WAIT_SECONDS)
+        loop = asyncio.new_event_loop()
+        assert loop.run_until_complete(client.get(*STATE, "N1")) == row(1)
+        state.on_ask = lambda *_: [b"LDQ"]
+        left: list[asyncio.Task[Any]] = []
+
+        async def leave() -> None:
+            left.append(asyncio.create_task(client.get(*STATE, "N1")))
+            for _ in range(turn_count):
+                await asyncio.sleep(0)
+
+        loop.run_until_complete(leave())
+        loop.close()
+        asyncio.run(client.close())
+        assert client._shell._context is not None
+        assert client._shell._context.closed
+        assert not left[0].done()
+        left[0]._log_destroy_pending = False  # type: ignore[attr-defined]
+
     def test_a_client_whose_loop_runs_elsewhere(
         self, services: HAServices, proxy: ScriptedProxy
     ) -> None:
