@@ -139,6 +139,11 @@ class Connection:
         if self._waiting is not None:
             self._waiting.cancel()
 
+    def abort(self) -> None:
+        """End the connection at once: its tool does not take its last word."""
+        self._writer.transport.abort()
+        self.task.cancel()
+
     async def serve(self) -> None:
         """Do what the tool wants, until it is gone."""
         async with self._held:
@@ -307,6 +312,8 @@ class Connection:
             if step is not None:
                 return step
             await self._flush()
+            if self._is_ending:  # since before there was a wait to be cancelled
+                return Ended()
             self._waiting = asyncio.create_task(self._reader.read(_READ_SIZE_BYTES))
             try:
                 data = await self._waiting

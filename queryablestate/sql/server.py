@@ -235,11 +235,13 @@ class SQLServer:
             await self._clients.close()
 
     async def _end_connections(self) -> None:
-        tasks = [one.task for one in self._shared.connections.values()]
-        for one in self._shared.connections.values():
-            one.shut_down()
-        if tasks:
-            await asyncio.wait(tasks, timeout=_CLOSING_SECONDS)
+        connections = list(self._shared.connections.values())
+        for end in (Connection.shut_down, Connection.abort):
+            left = [one for one in connections if not one.task.done()]
+            for one in left:
+                end(one)
+            if left:
+                await asyncio.wait([one.task for one in left], timeout=_CLOSING_SECONDS)
 
     async def _connected(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter

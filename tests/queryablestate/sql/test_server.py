@@ -7,6 +7,7 @@ import contextlib
 import gc
 import json
 import random
+import signal
 import socket
 import ssl
 import struct
@@ -816,6 +817,70 @@ class TestLife:
             server.start()
         with pytest.raises(LocalProtocolError):
             server.observe()
+
+    def test_it_ends_with_a_word_while_a_worker_is_given_back(
+        self, served: Served
+    ) -> None:
+        """
+        A session hears that it ends also if its portal is just being closed.
+
+        The word was missed at that moment: the session went on to wait for its tool,
+        the server for the session, and the tool was told nothing.
+        """
+        server = SQLServer(served.ha, SQLConfig(bind="127.0.0.1:0", worker_count=1))
+        with server:
+            host, _, port = server.address.rpartition(":")
+            with socket.create_connection((host, int(port))) as tool:
+                tool.settimeout(WAIT_SECONDS)
+                tool.sendall(startup(user="me", database="flights") + SUSPENDED)
+                answer = b""
+                while answer.count(b"Z\0\0\0\5T") < 2:
+                    answer += tool.recv(65_536)
+                (session,) = server._shared.connections.values()
+                (worker,) = server._workers._all
+                worker._process.send_signal(signal.SIGSTOP)
+                closing = threading.Thread(target=server.close)
+                try:
+                    tool.sendall(message(b"C", b"Pc\0"))
+                    wait_until(lambda: not session._talk._portals)
+                    closing.start()
+                    wait_until(lambda: session._is_ending)
+                finally:
+                    worker._process.send_signal(signal.SIGCONT)
+                answer = b""
+                while data := tool.recv(65_536):
+                    answer += data
+                assert b"57P01" in answer
+            closing.join()
+
+    def test_it_ends_without_a_tool_that_does_not_read(
+        self, served: Served, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """
+        The connection ends all the same.
+
+        It stayed open when the server had ended, in a process that goes on: the tool
+        waited for ever for the rest of its rows.
+        """
+        monkeypatch.setattr("queryablestate.sql.server._CLOSING_SECONDS", 0.5)
+        server = SQLServer(served.ha, SQLConfig(bind="127.0.0.1:0", worker_count=1))
+        with server:
+            host, _, port = server.address.rpartition(":")
+            with socket.create_connection((host, int(port))) as tool:
+                tool.settimeout(WAIT_SECONDS)
+                rows = b"SELECT repeat('x', 1000000) FROM numbers LIMIT 30\0"
+                tool.sendall(
+                    startup(user="me", database="flights") + message(b"Q", rows)
+                )
+                assert tool.recv(1)
+                (session,) = server._shared.connections.values()
+                wait_until(
+                    lambda: session._writer.transport.get_write_buffer_size() > 0
+                )
+                server.close()
+                with contextlib.suppress(ConnectionResetError):
+                    while tool.recv(65_536):
+                        pass
 
     @pytest.mark.proves("F1")
     def test_it_is_ready_while_a_proxy_leads(self) -> None:
