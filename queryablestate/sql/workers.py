@@ -204,6 +204,8 @@ class Workers:
         self._turns = Turns(count)
         self._idle: list[_Process] = []
         self._all: set[_Process] = set()
+        self._returning: set[asyncio.Task[None]] = set()
+        self._is_closed = False
         self._numbers = itertools.count(1)
         self._log = get_logger(component="sql")
         self.restart_count = 0
@@ -225,6 +227,9 @@ class Workers:
 
     async def _start_one(self) -> _Process:
         process = await _Process.start(self._setup)
+        if self._is_closed:  # it would be left behind
+            await process.close()
+            raise SQLError("57P01", "the server is shutting down", "connect again")
         self._all.add(process)
         return process
 
@@ -279,8 +284,11 @@ class Workers:
             await answer.begin()
             yield answer
         finally:
+            returning = asyncio.create_task(self._give_back(caller, process, answer))
+            self._returning.add(returning)
+            returning.add_done_callback(self._returning.discard)
             # This wait may be cancelled as well: the place is not free before the end.
-            await asyncio.shield(self._give_back(caller, process, answer))
+            await asyncio.shield(returning)
 
     async def _wait(self, caller: str, timeout_seconds: float) -> None:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -321,6 +329,8 @@ class Workers:
             if process.is_alive:
                 self._idle.append(process)
                 return
+            if self._is_closed:
+                return  # it has ended with all others
             self._all.discard(process)
             self.restart_count += 1
             self._log.warning("worker.ended", status=await process.ended())
@@ -330,5 +340,8 @@ class Workers:
 
     async def close(self) -> None:
         """End all.  Idempotent."""
+        self._is_closed = True
         processes, self._all = self._all, set()
         await asyncio.gather(*(process.close() for process in processes))
+        if self._returning:
+            await asyncio.wait(self._returning)

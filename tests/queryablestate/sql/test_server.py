@@ -554,44 +554,48 @@ class TestLimits:
         """
 
         async def worker_count() -> int:
-            workers = Workers(
-                Setup(
-                    settings=served.config.to_settings(),
-                    memory_limit_bytes=64 * 1024 * 1024,
-                    thread_count=1,
-                ),
-                1,
-            )
-            facts = SessionFacts(
-                user="me", database="", search_path=(), settings={}, process_id=1
-            )
-
-            async def ask() -> None:
-                async with workers.answer(
-                    "me",
-                    token=None,
-                    text="SELECT 1",
-                    parameters=[],
-                    result_formats=(),
-                    session=facts,
-                    timeout_seconds=WAIT_SECONDS,
-                ) as answer:
-                    assert await answer.rows()
-
+            workers = one_worker(served)
             await workers.start()
             # It is not ready yet: to stop it takes longer than to cancel twice.
-            asked = asyncio.create_task(ask())
+            asked = asyncio.create_task(ask(workers))
             await asyncio.sleep(0)
             assert workers.running_count == 1
             while not asked.done():
                 asked.cancel()
                 await asyncio.sleep(0)
-            await ask()
+            await ask(workers)
             found = len(workers._all)
             await workers.close()
             return found
 
         assert asyncio.run(worker_count()) == 1
+
+    def test_no_worker_is_started_for_one_that_ends_with_the_server(
+        self, served: Served
+    ) -> None:
+        """
+        An impatient tool has cancelled twice, and the server is closed.
+
+        The worker that was still being stopped ended with the others, and another one
+        was started in its place: a process that was left behind.
+        """
+
+        async def left() -> set[Any]:
+            workers = one_worker(served)
+            await workers.start()
+            asked = asyncio.create_task(ask(workers))
+            await asyncio.sleep(0)
+            while not asked.done():
+                asked.cancel()
+                await asyncio.sleep(0)
+            await workers.close()
+            others = asyncio.all_tasks() - {asyncio.current_task()}
+            await asyncio.gather(*others)
+            found = {*others, *workers._all}
+            await workers.close()
+            return found
+
+        assert asyncio.run(left()) == set()
 
     def test_a_worker_that_is_killed_costs_its_statement(self, served: Served) -> None:
         """And is replaced."""
@@ -726,6 +730,34 @@ LONG = (
     "SELECT count(*) FROM generate_series(1, 100000000) a(i), "
     "generate_series(1, 1000) b(j) WHERE i % 7 = j % 5"
 )
+
+
+def one_worker(served: Served) -> Workers:
+    """Return the workers of a server that has one."""
+    return Workers(
+        Setup(
+            settings=served.config.to_settings(),
+            memory_limit_bytes=64 * 1024 * 1024,
+            thread_count=1,
+        ),
+        1,
+    )
+
+
+async def ask(workers: Workers) -> None:
+    """Have a statement be answered."""
+    async with workers.answer(
+        "me",
+        token=None,
+        text="SELECT 1",
+        parameters=[],
+        result_formats=(),
+        session=SessionFacts(
+            user="me", database="", search_path=(), settings={}, process_id=1
+        ),
+        timeout_seconds=WAIT_SECONDS,
+    ) as answer:
+        assert await answer.rows()
 
 
 SUSPENDED = b"".join(
