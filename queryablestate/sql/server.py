@@ -102,7 +102,11 @@ class SQLServer:
         if self._failure is not None:
             self._thread.join()
             raise self._failure
-        self._proxies.start()
+        try:
+            self._proxies.start()
+        except BaseException:
+            self.close()  # who was not started is closed by no one
+            raise
 
     @property
     def address(self) -> str:

@@ -937,6 +937,25 @@ class TestLife:
         with pytest.raises(ConfigurationError, match="cannot be used"):
             SQLServer(served.ha, SQLConfig(bind=served.server.address)).start()
 
+    def test_one_that_cannot_look_for_proxies_has_not_started(
+        self, served: Served
+    ) -> None:
+        """
+        Its name service is closed while it starts: it says so, and has ended.
+
+        It went on to listen, with its workers: a ``with`` statement that fails at its
+        beginning closes nothing.
+        """
+        with open_ha_services(served.config) as ha:
+            server = SQLServer(ha, SQLConfig(bind="127.0.0.1:0", worker_count=1))
+        with pytest.raises(LocalProtocolError):
+            server.start()
+        try:
+            with pytest.raises(LocalProtocolError, match="not running"):
+                server.observe()
+        finally:
+            server.close()
+
     def test_an_embedded_name_service_is_refused(self) -> None:
         """Workers could not reach it."""
         with (
