@@ -233,6 +233,11 @@ class SQLServer:
             self._started.set()
             await self._stop.wait()
         finally:
+            # asyncio loses what it has accepted, and not made a connection of, when it
+            # is closed: first no more is accepted, then there is a turn for that.
+            for listener in server.sockets:
+                self._loop.remove_reader(listener.fileno())
+            await asyncio.sleep(0)
             server.close()
             await self._end_connections()
             await self._workers.close()
@@ -250,6 +255,9 @@ class SQLServer:
     async def _connected(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
+        if self._stop.is_set():  # it was not among those that have been ended
+            writer.close()
+            return
         process_id = next(self._ids) & 0x7FFFFFFF
         connection = Connection(self._shared, reader, writer, process_id)
         self._shared.connections[process_id] = connection

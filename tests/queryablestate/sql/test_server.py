@@ -885,6 +885,33 @@ class TestLife:
                 assert b"57P01" in answer
             closing.join()
 
+    def test_it_ends_without_a_tool_that_comes_too_late(self, served: Served) -> None:
+        """
+        A connection that was just made when it was closed ends, too.
+
+        It was none of those that were ended: the tool waited for ever for an answer.
+        """
+        server = SQLServer(served.ha, SQLConfig(bind="127.0.0.1:0", worker_count=1))
+        is_busy, is_free = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            is_busy.set()
+            is_free.wait(WAIT_SECONDS)
+
+        with server:
+            host, _, port = server.address.rpartition(":")
+            server._loop.call_soon_threadsafe(hold)
+            assert is_busy.wait(WAIT_SECONDS)
+            with socket.create_connection((host, int(port))) as tool:
+                tool.settimeout(WAIT_SECONDS)
+                tool.sendall(startup(user="me", database="flights"))
+                server._loop.call_soon_threadsafe(server._stop.set)
+                is_free.set()
+                server.close()
+                with contextlib.suppress(ConnectionResetError):
+                    while tool.recv(65_536):
+                        pass
+
     def test_it_ends_without_a_tool_that_does_not_read(
         self, served: Served, monkeypatch: pytest.MonkeyPatch
     ) -> None:
