@@ -5,8 +5,10 @@ A thread for each of them would be simple, and two thousand threads in one proce
 slow to start, slow to wake and slow to end.  So all lanes of a process share a pool;
 who runs when is `CallbackSchedule`'s business, and this file is the threads around it.
 
-The pool has threads only while there is something to do, and a moment longer.  A thread
-carries the name of the lane that it runs, for logs and debuggers.
+The pool has threads while there is something to do, and a moment longer.  The last one
+stays for as long as there are lanes: in a process that may have no more threads a
+revocation is delivered all the same.  A thread carries the name of the lane that it
+runs, for logs and debuggers.
 """
 
 from __future__ import annotations
@@ -142,6 +144,8 @@ class _CallbackPool:
             with self._changed:
                 self._schedule.done(lane, is_over=is_over, now_ns=time.monotonic_ns())
                 self._waiting_count += 1
+                if not len(self._schedule):
+                    self._changed.notify_all()  # the one that stays need not, either
             if is_over:
                 lane.over.set()
             del lane  # a thread that waits must not keep what it worked on last
@@ -157,6 +161,8 @@ class _CallbackPool:
             if self._schedule.has_ready:
                 wait_ns = self._schedule.patience_ns(now_ns=time.monotonic_ns())
                 self._changed.wait(wait_ns / NS_PER_SECOND)
+            elif self._waiting_count == 1:
+                self._changed.wait()
             elif not self._changed.wait(_IDLE_SECONDS) and not self._schedule.has_ready:
                 return None
 

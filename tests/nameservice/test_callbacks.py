@@ -3,7 +3,10 @@ from __future__ import annotations
 import threading
 from typing import Final
 
-from nameservice import CallbackLane
+import pytest
+
+from nameservice import CallbackLane, callbacks
+from tests.exhausted_threads import no_more_threads
 from tests.forking import run_in_child
 from tests.leaks import assert_back_at
 from tests.recording import WAIT_SECONDS, Record, wait_until
@@ -40,7 +43,7 @@ class CountingLane:
         self.lane.join()
 
 
-def thread_figures() -> dict[str, object]:
+def thread_figures() -> dict[str, int]:
     """Return how many threads this process has."""
     return {"threads": threading.active_count()}
 
@@ -84,16 +87,39 @@ class TestCallbackLane:
             one.close()
         assert most < MANY // 2
 
-    def test_nothing_runs_while_nothing_is_to_be_done(self) -> None:
-        """A lane that waits has no thread."""
+    @pytest.mark.proves("E6")
+    def test_one_thread_waits_for_all_lanes(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """E6: where no thread can be started any more a turn comes all the same."""
+        monkeypatch.setattr(callbacks, "_IDLE_SECONDS", 0.0)
         before = thread_figures()
-        one = CountingLane()
-        one.lane.wake()
-        one.counts.wait_for_count(1)
-        assert_back_at(before, thread_figures)
-        one.lane.wake()
-        one.counts.wait_for_count(2)
+        one, other = CountingLane(), CountingLane()
+        for each in (one, other):
+            each.lane.wake()
+            each.counts.wait_for_count(1)
+        assert_back_at({"threads": before["threads"] + 1}, thread_figures)
+        with no_more_threads("callbacks"):
+            for count in range(2, 5):
+                for each in (one, other):
+                    each.lane.wake()
+                    each.counts.wait_for_count(count)
         one.close()
+        other.close()
+        assert_back_at(before, thread_figures)
+
+    def test_no_thread_waits_for_no_lane(self) -> None:
+        """Lanes that end by themselves, and are joined by no one, leave no thread."""
+        before = thread_figures()
+        turns = threading.Barrier(2)
+
+        def turn() -> bool:
+            turns.wait(WAIT_SECONDS)
+            return True
+
+        for lane in [CallbackLane("short", turn) for _ in range(2)]:
+            lane.wake()
+        assert_back_at(before, thread_figures)
 
     def test_a_turn_that_raises_is_no_end(self) -> None:
         """A mistake of ours is logged; the lane and the others go on."""
