@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, Phase, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
+from haservices.testing.reserved_port import ReservedPort
 from queryablestate.writer.connections import close_writer_connections
 
 
@@ -143,6 +144,18 @@ def _close_what_writers_keep() -> Iterator[None]:
     """
     yield
     close_writer_connections()
+
+
+@pytest.fixture
+def reserved() -> Iterator[ReservedPort]:
+    """
+    Yield a port that no other process is given before the test has ended.
+
+    Connections to it are refused while no server of the test listens there: before a
+    server's start, between its lives, and afterwards.
+    """
+    with ReservedPort() as port:
+        yield port
 
 
 @pytest.fixture(autouse=True)

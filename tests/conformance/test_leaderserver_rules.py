@@ -16,6 +16,7 @@ import pytest
 from election import LeaderSession
 from haservices import Guarantee, HAConfig, HAServices, open_ha_services
 from haservices.testing import LeaderServer, ServerConfig, TCPProxy
+from haservices.testing.reserved_port import ReservedPort
 from leaderserver import codec
 from leaderserver.messages import (
     FailedReply,
@@ -214,12 +215,10 @@ class TestN1Wire:
         listener.wait_for_latest(lambda found: found is None)
 
     def test_publish_address_is_where_clients_listen(
-        self, resources: contextlib.ExitStack
+        self, resources: contextlib.ExitStack, reserved: ReservedPort
     ) -> None:
         """N1: a server behind a proxy says where its publications are found."""
-        probe = resources.enter_context(TCPProxy(1))  # only to find a free port
-        publish_port = probe.port
-        probe.close()
+        publish_port = reserved.port
         server = resources.enter_context(
             LeaderServer(
                 server_config(
@@ -319,13 +318,14 @@ class TestN1Wire:
 
 class TestN2Program:
     @pytest.mark.proves("N2")
-    def test_runs_inside_a_program(self) -> None:
+    def test_runs_inside_a_program(self, reserved: ReservedPort) -> None:
         """N2: port 0 takes a free port, `url` names it; closed, it is gone."""
-        with LeaderServer(ServerConfig(bind="tcp://127.0.0.1:0")) as server:
-            assert server.url.startswith("leaderserver://127.0.0.1:")
-            url = server.url
-            with open_ha_services(url) as ha:
-                assert ha.operations.status()["sessions"] == 1
+        for port in (0, reserved.port):
+            with LeaderServer(ServerConfig(bind=f"tcp://127.0.0.1:{port}")) as server:
+                assert server.url.startswith("leaderserver://127.0.0.1:")
+                with open_ha_services(server.url) as ha:
+                    assert ha.operations.status()["sessions"] == 1
+        url = f"leaderserver://127.0.0.1:{reserved.port}"
         with pytest.raises(UnreachableError):
             open_ha_services(HAConfig(url=url, connect_timeout_seconds=0.3))
 
@@ -361,13 +361,13 @@ class TestN2Program:
 class TestRestartWithoutData:
     @pytest.mark.proves("E9")
     def test_incumbent_keeps_its_epoch_and_new_ones_are_higher(
-        self, resources: contextlib.ExitStack
+        self, resources: contextlib.ExitStack, reserved: ReservedPort
     ) -> None:
         """E9, E2: the clients remember what the server has forgotten."""
+        config = server_config(bind=f"tcp://127.0.0.1:{reserved.port}")
         servers = contextlib.ExitStack()
-        first_server = servers.enter_context(LeaderServer(server_config()))
+        first_server = servers.enter_context(LeaderServer(config))
         resources.callback(servers.close)  # after the clients have closed
-        config = server_config(bind=first_server.endpoint)
         url = first_server.url
 
         def connect() -> HAServices:
@@ -394,26 +394,30 @@ class TestRestartWithoutData:
             epochs.append(successor.wait_for_confirm().epoch)
         assert epochs == sorted(set(epochs))
 
-    def test_three_restarts_in_a_row(self, resources: contextlib.ExitStack) -> None:
+    def test_three_restarts_in_a_row(self, reserved: ReservedPort) -> None:
         """E2: epochs rise strictly over restarts, though no client remembers."""
-        bind = "tcp://127.0.0.1:0"
+        config = server_config(bind=f"tcp://127.0.0.1:{reserved.port}")
         epochs = []
         for _ in range(3):
-            with LeaderServer(server_config(bind=bind)) as server:
-                bind = server.endpoint
-                with open_ha_services(HAConfig(url=server.url, **PATIENT)) as ha:
-                    epochs.append(Candidate(ha, "a:1").wait_for_confirm().epoch)
+            with (
+                LeaderServer(config) as server,
+                open_ha_services(HAConfig(url=server.url, **PATIENT)) as ha,
+            ):
+                epochs.append(Candidate(ha, "a:1").wait_for_confirm().epoch)
         assert epochs == sorted(set(epochs))
 
 
 class TestE9Undecided:
     @pytest.mark.proves("E9", "L2")
     def test_nothing_is_granted_or_written_before_it_is_decided(
-        self, tmp_path: Path, resources: contextlib.ExitStack
+        self, tmp_path: Path, resources: contextlib.ExitStack, reserved: ReservedPort
     ) -> None:
         """E9, L2: some holder may still believe, so a writer is to retry."""
+        bind = f"tcp://127.0.0.1:{reserved.port}"
         servers = contextlib.ExitStack()
-        before = servers.enter_context(LeaderServer(server_config(data_dir=tmp_path)))
+        before = servers.enter_context(
+            LeaderServer(server_config(bind=bind, data_dir=tmp_path))
+        )
         resources.callback(servers.close)  # after the clients have closed
         leader, newcomer = (
             resources.enter_context(
@@ -423,9 +427,7 @@ class TestE9Undecided:
         )
         candidate = Candidate(leader, "a:1")
         session = candidate.wait_for_confirm()
-        config = server_config(
-            bind=before.endpoint, data_dir=tmp_path, lease_seconds_max=3.0
-        )
+        config = server_config(bind=bind, data_dir=tmp_path, lease_seconds_max=3.0)
         before.close()
         after = servers.enter_context(LeaderServer(config))
         waiting = Candidate(newcomer, "b:1", job_id="another")
@@ -445,7 +447,10 @@ class TestN1SeveralServers:
     @pytest.mark.proves("N1")
     @pytest.mark.parametrize("is_overlapping", [True, False])
     def test_two_behind_one_address_are_told(
-        self, resources: contextlib.ExitStack, is_overlapping: bool
+        self,
+        resources: contextlib.ExitStack,
+        reserved: ReservedPort,
+        is_overlapping: bool,
     ) -> None:
         """N1: two elections at one address; a restart without overlap is none."""
         servers = contextlib.ExitStack()
@@ -454,10 +459,9 @@ class TestN1SeveralServers:
         second = LeaderServer(server_config())
         if is_overlapping:
             servers.enter_context(second)
-        proxy = resources.enter_context(TCPProxy(port_of(first)))
-        proxy_port = proxy.port
+        proxy = resources.enter_context(TCPProxy(port_of(first), port=reserved.port))
         ha = resources.enter_context(
-            open_ha_services(HAConfig(url=f"leaderserver://127.0.0.1:{proxy_port}"))
+            open_ha_services(HAConfig(url=f"leaderserver://127.0.0.1:{reserved.port}"))
         )
         listener = RecordingListener()
         retriever = ha.get_leader_retriever(JOB)
@@ -469,7 +473,7 @@ class TestN1SeveralServers:
             first.close()
             servers.enter_context(second)
         proxy.close()
-        resources.enter_context(TCPProxy(port_of(second), port=proxy_port))
+        resources.enter_context(TCPProxy(port_of(second), port=reserved.port))
         wait_until(lambda: second.status()["leaders"] == 1)
         wait_until(lambda: second.status()["subscriptions"] == 1)
         if is_overlapping:
@@ -533,14 +537,16 @@ class TestE2Clock:
 
     @pytest.mark.proves("E8", "R3")
     def test_who_can_never_lead_is_told(
-        self, clock: Callable[[float], None], resources: contextlib.ExitStack
+        self,
+        clock: Callable[[float], None],
+        resources: contextlib.ExitStack,
+        reserved: ReservedPort,
     ) -> None:
         """E8, R3: ahead at the first start, then corrected, on another machine."""
         clock(3 * 86_400.0)
+        config = ServerConfig(bind=f"tcp://127.0.0.1:{reserved.port}")
         servers = contextlib.ExitStack()
-        before = servers.enter_context(
-            LeaderServer(ServerConfig(bind="tcp://127.0.0.1:0"))
-        )
+        before = servers.enter_context(LeaderServer(config))
         resources.callback(servers.close)
         old, new = (
             resources.enter_context(open_ha_services(HAConfig(url=before.url)))
@@ -557,7 +563,7 @@ class TestE2Clock:
         clock(0.0)
         shutil.rmtree(tempfile.gettempdir())
         Path(tempfile.gettempdir()).mkdir()
-        servers.enter_context(LeaderServer(ServerConfig(bind=before.endpoint)))
+        servers.enter_context(LeaderServer(config))
         wait_until(lambda: has_error(first.contender.errors, EpochAheadError))
         second = Candidate(new, "b:1")
         second.wait_for_confirm()  # new, so it has seen nothing
@@ -585,13 +591,17 @@ class TestE9Leases:
         self,
         tmp_path: Path,
         resources: contextlib.ExitStack,
+        reserved: ReservedPort,
         is_removed: bool,
         settings: dict[str, Any],
     ) -> None:
         """E4, E9: a holder may believe for as long as the earlier server allowed."""
+        bind = f"tcp://127.0.0.1:{reserved.port}"
         servers = contextlib.ExitStack()
         before = servers.enter_context(
-            LeaderServer(server_config(data_dir=tmp_path, lease_seconds_max=1.6))
+            LeaderServer(
+                server_config(bind=bind, data_dir=tmp_path, lease_seconds_max=1.6)
+            )
         )
         resources.callback(servers.close)
         leader, successor = (
@@ -612,7 +622,7 @@ class TestE9Leases:
         after = servers.enter_context(
             LeaderServer(
                 ServerConfig(
-                    bind=before.endpoint,
+                    bind=bind,
                     data_dir=None if is_removed else tmp_path,
                     **settings,
                 )

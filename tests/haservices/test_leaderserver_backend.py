@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 
 from haservices import Guarantee, HAConfig, open_ha_services
 from haservices.leaderserver_backend import LEADERSERVER_GUARANTEES, open_leaderserver
+from haservices.testing.reserved_port import ReservedPort
 from leaderserver import LeaderServer, ServerConfig
 from nameservice import (
     AuthenticationError,
@@ -136,12 +136,10 @@ class TestOpening:
         ):
             open_ha_services(full.url)
 
-    def test_a_failed_opening_leaves_nothing(self) -> None:
+    def test_a_failed_opening_leaves_nothing(self, reserved: ReservedPort) -> None:
         """Neither thread nor file descriptor, however it failed."""
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            port = probe.getsockname()[1]
         nobody = HAConfig(
-            url=f"leaderserver://127.0.0.1:{port}", connect_timeout_seconds=0.1
+            url=f"leaderserver://127.0.0.1:{reserved.port}", connect_timeout_seconds=0.1
         )
         with pytest.raises(UnreachableError):
             open_leaderserver(nobody)
@@ -170,26 +168,26 @@ class TestOpening:
 class TestMiddlebox:
     @pytest.mark.proves("E9")
     def test_a_leader_comes_back_in_time_where_something_accepts_for_the_server(
-        self, tmp_path: Path
+        self, tmp_path: Path, reserved: ReservedPort
     ) -> None:
         """E9: a load balancer that accepts and closes does not make a leader late."""
-        data_dir = tmp_path / "data"
-        with LeaderServer(ServerConfig(bind=ANY_PORT, data_dir=data_dir)) as server:
+        config = ServerConfig(
+            bind=f"tcp://127.0.0.1:{reserved.port}", data_dir=tmp_path / "data"
+        )
+        with LeaderServer(config) as server:
             url = server.url
             services = open_ha_services(url)
             election = services.get_leader_election("job")
             contender = ConfirmingContender(election, "tcp://10.0.0.1:1")
             election.start(contender)
             session = contender.wait_for_confirm()
-        endpoint = ("127.0.0.1", int(url.rpartition(":")[2]))
-        with socket.create_server(endpoint) as middlebox:
+        with reserved.listen() as middlebox:
             middlebox.settimeout(WAIT_SECONDS)
             for _ in range(8):
                 connection, _ = middlebox.accept()
                 connection.close()
-        bind = "tcp://" + url.removeprefix("leaderserver://")
         with (
-            LeaderServer(ServerConfig(bind=bind, data_dir=data_dir)),
+            LeaderServer(config),
             open_ha_services(url) as others,
             services,
         ):

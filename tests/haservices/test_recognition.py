@@ -20,6 +20,7 @@ from nameservice import UnreachableError, WrongServiceError
 
 
 if TYPE_CHECKING:
+    from haservices.testing.reserved_port import ReservedPort
     from haservices.testing.zookeeper_server import ZooKeeperServer
 
 
@@ -96,14 +97,15 @@ class TestWrongService:
                 open_at(f"zookeeper://{address}")
 
     @pytest.mark.parametrize("scheme", ["leaderserver", "zookeeper"])
-    def test_what_does_not_tell_is_not_named(self, scheme: str) -> None:
+    def test_what_does_not_tell_is_not_named(
+        self, scheme: str, reserved: ReservedPort
+    ) -> None:
         """L4: a port where none listens, or none speaks, is out of reach."""
-        with closing(socket.create_server(("127.0.0.1", 0))) as silent:
-            port = silent.getsockname()[1]
-            with pytest.raises(UnreachableError):
-                open_at(f"{scheme}://127.0.0.1:{port}")
+        url = f"{scheme}://127.0.0.1:{reserved.port}"
+        with reserved.listen(), pytest.raises(UnreachableError):
+            open_at(url)
         with pytest.raises(UnreachableError):
-            open_at(f"{scheme}://127.0.0.1:{port}")
+            open_at(url)
 
 
 @pytest.mark.parametrize("scheme", ["leaderserver", "zookeeper"])
@@ -113,14 +115,13 @@ class TestOutOfReach:
         with pytest.raises(UnreachableError, match=r"no host 'no-such-host\.invalid'"):
             open_at(f"{scheme}://no-such-host.invalid:5170")
 
-    def test_a_closed_port_is_named(self, scheme: str) -> None:
+    def test_a_closed_port_is_named(self, scheme: str, reserved: ReservedPort) -> None:
         """L4: in the same words on every backend."""
-        with closing(socket.create_server(("127.0.0.1", 0))) as gone:
-            port = gone.getsockname()[1]
+        address = f"127.0.0.1:{reserved.port}"
         with pytest.raises(
-            UnreachableError, match=f"nothing listens at 127.0.0.1:{port}: start it"
+            UnreachableError, match=f"nothing listens at {address}: start it"
         ):
-            open_at(f"{scheme}://127.0.0.1:{port}")
+            open_at(f"{scheme}://{address}")
 
 
 class TestRecognizeService:

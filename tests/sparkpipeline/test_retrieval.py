@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from haservices import HAConfig, HAServices, campaign, open_ha_services
+from haservices.testing.reserved_port import ReservedPort
 from leaderserver import LeaderServer, ServerConfig
 from nameservice import ConfigurationError, UnreachableError
 from sparkpipeline import (
@@ -166,10 +167,13 @@ class TestDriver:
         with pytest.raises(ConfigurationError, match="give it a name"):
             get_leader_retriever("flights", HAConfig(url="embedded:"))
 
-    def test_an_unreachable_name_service_is_tried_anew(self) -> None:
+    def test_an_unreachable_name_service_is_tried_anew(
+        self, reserved: ReservedPort
+    ) -> None:
         """A failure to open is not kept: the next call may find it there."""
-        with LeaderServer(ServerConfig(bind="tcp://127.0.0.1:0")) as server:
-            config = HAConfig(url=server.url, connect_timeout_seconds=0.3)
+        config = HAConfig(
+            url=f"leaderserver://127.0.0.1:{reserved.port}", connect_timeout_seconds=0.3
+        )
         for _ in range(2):
             with pytest.raises(UnreachableError):
                 get_leader_retriever("flights", config)

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import zmq
 
+from haservices.testing.reserved_port import ReservedPort
 from tests.zmqtransport.monitored_server import MonitoredServer
-from zmqtransport import ZMQContext, ZMQSocket
+from zmqtransport import Endpoint, ZMQContext, ZMQSocket
 
 
 class KeepingContext(zmq.Context[ZMQSocket]):
@@ -45,8 +46,9 @@ def client_context() -> Iterator[ZMQContext]:
 
 
 @pytest.fixture
-def server(context: ZMQContext) -> Iterator[MonitoredServer]:
-    """Yield a server that anybody may connect to."""
-    server = MonitoredServer(context)
+def server(context: ZMQContext, reserved: ReservedPort) -> Iterator[MonitoredServer]:
+    """Yield a server that anybody may connect to; closed, it refuses connections."""
+    endpoint = Endpoint(host=reserved.host, port=reserved.port)
+    server = MonitoredServer(context, endpoint)
     yield server
     server.monitor.close()

@@ -26,10 +26,10 @@ LOOPBACK = parse_endpoint("tcp://127.0.0.1:0")
 class MonitoredServer:
     """A ROUTER on loopback with its monitor."""
 
-    def __init__(self, context: ZMQContext) -> None:
+    def __init__(self, context: ZMQContext, endpoint: Endpoint = LOOPBACK) -> None:
         self.router = open_socket(context, zmq.ROUTER, SocketLimits())
         self.monitor = ConnectionMonitor(self.router)
-        self.endpoint = bind_socket(self.router, LOOPBACK)
+        self.endpoint = bind_socket(self.router, endpoint)
 
     def events_until(
         self, is_enough: Callable[[list[ConnectionEvent]], bool]

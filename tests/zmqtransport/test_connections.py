@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 import zmq
 
+from haservices.testing.reserved_port import ReservedPort
 from nameservice import AuthenticationError, RemoteProtocolError
 from tests.zmqtransport.monitored_server import (
     WAIT_MS,
@@ -181,11 +182,11 @@ class TestClientSide:
         assert isinstance(retried, ConnectFailed)
         assert 0 < retried.wait_ms <= 2 * SocketLimits().reconnect_interval_ms
 
-    def test_nobody_there(self, client: ZMQSocket, monitor: ConnectionMonitor) -> None:
+    def test_nobody_there(
+        self, client: ZMQSocket, monitor: ConnectionMonitor, reserved: ReservedPort
+    ) -> None:
         """A refused connection is a failed attempt, and is tried again and again."""
-        with stdlib_socket.create_server(("127.0.0.1", 0)) as unused:
-            port = unused.getsockname()[1]
-        connect_socket(client, Endpoint(host="127.0.0.1", port=port))
+        connect_socket(client, Endpoint(host=reserved.host, port=reserved.port))
         events = events_until(monitor, has(ConnectFailed, 3))
         assert {type(event) for event in events} == {ConnectFailed}
 

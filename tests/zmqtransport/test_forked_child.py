@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 import zmq
 
+from haservices.testing.reserved_port import ReservedPort
 from leaderserver import LeaderServer, ServerConfig
 from tests.forking import run_in_child
 from tests.leaderserver.scripted_client import ScriptedClient
@@ -88,14 +89,14 @@ def test_a_child_has_no_socket_of_a_server_or_a_client() -> None:
 
 
 @pytest.mark.proves("E10")
-def test_a_server_is_restarted_while_a_child_lives(tmp_path: Path) -> None:
+def test_a_server_is_restarted_while_a_child_lives(
+    tmp_path: Path, reserved: ReservedPort
+) -> None:
     """E10: a child holds neither the ports nor the data directory."""
-    config = ServerConfig(bind="tcp://127.0.0.1:0", data_dir=tmp_path)
+    config = ServerConfig(bind=f"tcp://127.0.0.1:{reserved.port}", data_dir=tmp_path)
     with LeaderServer(config) as server, living_child():
-        endpoint = server.endpoint
         server.close()
-        again = ServerConfig(bind=endpoint, data_dir=tmp_path)
-        with LeaderServer(again) as second, ScriptedClient(second) as client:
+        with LeaderServer(config) as second, ScriptedClient(second) as client:
             client.hello()
 
 

@@ -7,6 +7,7 @@ import time
 import pytest
 import zmq
 
+from haservices.testing.reserved_port import ReservedPort
 from nameservice import ConfigurationError, LocalProtocolError, NameServiceError
 from zmqtransport.endpoints import Endpoint, parse_endpoint
 from zmqtransport.sockets import (
@@ -205,13 +206,11 @@ class TestReceiveAndSend:
         assert outcome is SendOutcome.UNROUTABLE
 
     def test_nobody_is_sent_to_before_a_connection_exists(
-        self, context: ZMQContext
+        self, context: ZMQContext, reserved: ReservedPort
     ) -> None:
         """A client queues nothing that would reach a server later, and stale."""
         client = open_socket(context, zmq.DEALER, SocketLimits())
-        with stdlib_socket.create_server(("127.0.0.1", 0)) as closed:
-            port = closed.getsockname()[1]
-        connect_socket(client, Endpoint(host="127.0.0.1", port=port))
+        connect_socket(client, Endpoint(host=reserved.host, port=reserved.port))
         assert send_now(client, [b"header", b"payload"]) is SendOutcome.FULL
 
     @pytest.mark.proves("N3")

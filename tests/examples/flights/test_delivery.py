@@ -19,6 +19,7 @@ from examples.flights.messages import (
     PartitionSummary,
     Refused,
 )
+from haservices.testing.reserved_port import ReservedPort
 from retrieval import LeaderRetriever
 from tests.retrieval.fakes import FakeRetrievalDriver, leader
 
@@ -52,12 +53,6 @@ def accept(summary: PartitionSummary) -> Answer:
     return Accepted(epoch=8, is_repeated=False)
 
 
-def unused_address() -> str:
-    """Return an address at which none listens."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return f"http://127.0.0.1:{server.getsockname()[1]}"
-
-
 def post(
     endpoint: Endpoint, path: str, headers: dict[str, str], body: bytes
 ) -> tuple[int, bytes]:
@@ -83,10 +78,10 @@ class TestDeliver:
         assert (receipt.partition_id, receipt.flight_count) == (1, 5)
         assert (receipt.epoch, receipt.is_repeated, receipt.retries) == (8, False, ())
 
-    def test_it_goes_to_whoever_leads_next(self) -> None:
+    def test_it_goes_to_whoever_leads_next(self, reserved: ReservedPort) -> None:
         """A refusal and a dead leader are repeated with the leader found then."""
         driver = FakeRetrievalDriver()
-        dead = unused_address()
+        dead = f"http://127.0.0.1:{reserved.port}"
 
         def refuse_and_die(summary: PartitionSummary) -> Answer:
             driver.publish(leader(7, dead))

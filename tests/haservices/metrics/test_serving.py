@@ -20,6 +20,7 @@ from haservices import HAServices, open_ha_services
 from haservices.metrics import MetricsServer, serve_metrics
 from haservices.metrics.http import parse_address
 from haservices.testing import LeaderServer, ServerConfig
+from haservices.testing.reserved_port import ReservedPort
 from nameservice import (
     ConfigurationError,
     LocalProtocolError,
@@ -476,14 +477,18 @@ class TestBounds:
             thread.join(WAIT_SECONDS)
         assert statuses == [200] * 300
 
-    def test_it_ends_at_once(self, metrics: MetricsServer) -> None:
+    def test_it_ends_at_once(self, reserved: ReservedPort) -> None:
         """With connections open; twice is once; the port is free again."""
-        with connected(metrics) as client:
+        at = str(reserved.port)
+        with (
+            serve_metrics(Observed(observation()), at) as metrics,
+            connected(metrics) as client,
+        ):
             client.sendall(b"GET")
             metrics.close()
             metrics.close()
             assert has_ended(client)
-        with serve_metrics(Observed(observation()), str(port_of(metrics))) as again:
+        with serve_metrics(Observed(observation()), at) as again:
             assert ask(again, "/healthz")[0] == 200
 
 

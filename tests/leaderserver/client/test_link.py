@@ -16,6 +16,7 @@ import pytest
 import zmq
 from structlog.testing import capture_logs
 
+from haservices.testing.reserved_port import ReservedPort
 from leaderserver import LeaderServer, ServerConfig, codec
 from leaderserver.client.client import LeaderClient
 from leaderserver.client.core.config import ClientConfig
@@ -178,9 +179,9 @@ class OddServer:
 
 
 @pytest.fixture
-def listener() -> Iterator[socket.socket]:
-    """Yield a listening TCP socket that no ZeroMQ is behind."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
+def listener(reserved: ReservedPort) -> Iterator[socket.socket]:
+    """Yield a listening TCP socket that no ZeroMQ is behind, on the reserved port."""
+    with reserved.listen() as listening:
         listening.settimeout(TIMEOUT_SECONDS)
         yield listening
 
@@ -203,7 +204,7 @@ def talk_nonsense(listener: socket.socket) -> None:
 
 
 def server_at(port: int, **settings: object) -> LeaderServer:
-    """Return a server on a port that was just free; it has no publishing port yet."""
+    """Return a server on a port that is reserved; it has no publishing port yet."""
     server = LeaderServer(
         ServerConfig(
             bind=f"tcp://127.0.0.1:{port}",
@@ -334,7 +335,7 @@ class TestOpening:
         assert 1 < accepted_count <= 8
 
     def test_a_process_without_free_descriptors_connects_once_it_has_some(
-        self,
+        self, reserved: ReservedPort
     ) -> None:
         """A socket that cannot be opened now is opened later."""
         limits = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -344,7 +345,7 @@ class TestOpening:
             while (descriptor := os.open(os.devnull, os.O_RDONLY)) < limit:
                 resources.callback(os.close, descriptor)
             os.close(descriptor)
-            server = server_at(0)
+            server = server_at(reserved.port)
             client = resources.enter_context(Client(server.endpoint))
             client.client.open()
             logs = resources.enter_context(capture_logs())
@@ -354,7 +355,7 @@ class TestOpening:
                 wait_until(lambda: has_event(logs, "socket.unopened"))
             finally:
                 resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-            again = server_at(parse_endpoint(server.endpoint).port)
+            again = server_at(reserved.port)
             resources.callback(again.close)
             wait_until(lambda: is_served_again(client))
 

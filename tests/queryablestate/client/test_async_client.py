@@ -14,6 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from haservices import HAConfig, HAServices, open_ha_services
+from haservices.testing.reserved_port import ReservedPort
 from nameservice import (
     AuthenticationError,
     ConfigurationError,
@@ -46,7 +47,7 @@ from tests.queryablestate.scripted_state import (
     row,
 )
 from tests.recording import WAIT_SECONDS
-from zmqtransport import CurveKeyPair, parse_allow_list, write_key_pair
+from zmqtransport import CurveKeyPair, Endpoint, parse_allow_list, write_key_pair
 
 
 pytestmark = pytest.mark.shells
@@ -653,17 +654,18 @@ class TestTrouble:
                 AsyncQueryableStateClient(config)  # type: ignore[arg-type]  # that is the point
 
     async def test_the_proxy_restarts_while_nobody_asks(
-        self, services: HAServices, state: ScriptedState
+        self, services: HAServices, state: ScriptedState, reserved: ReservedPort
     ) -> None:
         """A connection that closed meanwhile costs the next question nothing."""
-        proxy = ScriptedProxy(state)
+        endpoint = Endpoint(host=reserved.host, port=reserved.port)
+        proxy = ScriptedProxy(state, endpoint=endpoint)
         with Lead(services, proxy.address):
             async with AsyncQueryableStateClient(
                 services, deadline_seconds=WAIT_SECONDS
             ) as client:
                 assert await client.get(*STATE, "N1") == row(1)
                 proxy.close()
-                with ScriptedProxy(state, endpoint=proxy.endpoint):
+                with ScriptedProxy(state, endpoint=endpoint):
                     assert await client.get(*STATE, "N2") == row(2)
 
     async def test_the_leader_changes_while_nobody_asks(

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from haservices import HAConfig, HAServices, open_ha_services
+from haservices.testing.reserved_port import ReservedPort
 from nameservice import (
     AuthenticationError,
     ConfigurationError,
@@ -28,7 +29,7 @@ from queryablestate.wire.codec import encode
 from queryablestate.wire.refusals import refusal_of
 from tests.forking import run_in_child
 from tests.queryablestate.scripted_proxy import Lead, Reply, ScriptedProxy, error_frame
-from zmqtransport import CurveKeyPair, parse_allow_list, write_key_pair
+from zmqtransport import CurveKeyPair, Endpoint, parse_allow_list, write_key_pair
 
 
 pytestmark = pytest.mark.shells
@@ -88,15 +89,14 @@ class TestFindingTheLeader:
             assert not connection._shell._finder.is_started
 
     def test_a_first_address_where_nobody_is_is_left(
-        self, services: HAServices
+        self, services: HAServices, reserved: ReservedPort
     ) -> None:
         """The name service is asked when the address given first does not answer."""
-        gone = ScriptedProxy()
-        gone.close()
+        gone = f"tcp://127.0.0.1:{reserved.port}"
         with (
             ScriptedProxy(answer_jobs) as proxy,
             Lead(services, proxy.address),
-            ProxyConnection(services, first_address=gone.address) as connection,
+            ProxyConnection(services, first_address=gone) as connection,
         ):
             assert ask(connection) == ("flights",)
 
@@ -217,13 +217,16 @@ class TestSessions:
             proxy.call(proxy.forget_sessions)
             assert ask(connection) == ("flights",)
 
-    def test_a_proxy_that_restarted_is_asked_again(self, services: HAServices) -> None:
+    def test_a_proxy_that_restarted_is_asked_again(
+        self, services: HAServices, reserved: ReservedPort
+    ) -> None:
         """A connection that closed while it was not used is no failure."""
-        proxy = ScriptedProxy(answer_jobs)
+        endpoint = Endpoint(host=reserved.host, port=reserved.port)
+        proxy = ScriptedProxy(answer_jobs, endpoint=endpoint)
         with Lead(services, proxy.address), ProxyConnection(services) as connection:
             ask(connection)
             proxy.close()
-            with ScriptedProxy(answer_jobs, endpoint=proxy.endpoint):
+            with ScriptedProxy(answer_jobs, endpoint=endpoint):
                 assert ask(connection) == ("flights",)
 
     def test_a_late_answer_is_not_taken_for_another(self, services: HAServices) -> None:
@@ -368,12 +371,12 @@ class TestOddAnswers:
         ):
             ask(connection, timeout_seconds=0.3)
 
-    def test_a_leader_that_is_gone(self, services: HAServices) -> None:
+    def test_a_leader_that_is_gone(
+        self, services: HAServices, reserved: ReservedPort
+    ) -> None:
         """An address without a listener is named at the deadline."""
-        with ScriptedProxy() as gone:
-            pass
         with (
-            Lead(services, gone.address),
+            Lead(services, f"tcp://127.0.0.1:{reserved.port}"),
             ProxyConnection(services) as connection,
             pytest.raises(DeadlineExceededError, match="cannot be reached"),
         ):

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from haservices import HAConfig, open_ha_services
+from haservices.testing.reserved_port import ReservedPort
 from leaderserver import LeaderServer, ServerConfig
 from nameservice import (
     ConfigurationError,
@@ -86,10 +87,9 @@ def test_it_opens_and_closes_what_it_is_told_how_to() -> None:
             assert len(services.operations.sessions()) == 1
 
 
-def test_a_name_service_that_comes_later_is_found() -> None:
+def test_a_name_service_that_comes_later_is_found(reserved: ReservedPort) -> None:
     """Until it answers there is a problem; afterwards there is none."""
-    with LeaderServer(ServerConfig(bind="tcp://127.0.0.1:0")) as server:
-        url = server.url
+    url = f"leaderserver://127.0.0.1:{reserved.port}"
     watcher = Watcher()
     finder = ProxyFinder(
         HAConfig(url=url, connect_timeout_seconds=0.2), on_change=watcher
@@ -97,9 +97,8 @@ def test_a_name_service_that_comes_later_is_found() -> None:
     finder.start()
     watcher.wait_until(lambda: finder.problem is not None)
     assert isinstance(finder.problem, UnreachableError)
-    bind = "tcp://" + url.removeprefix("leaderserver://")
     with (
-        LeaderServer(ServerConfig(bind=bind)),
+        LeaderServer(ServerConfig(bind=f"tcp://127.0.0.1:{reserved.port}")),
         open_ha_services(url) as services,
         Lead(services, ADDRESS),
     ):

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 import pytest
 from attrs import evolve
 
+from haservices.testing.reserved_port import ReservedPort
 from nameservice import ConfigurationError, LocalProtocolError
 from queryablestate import (
     AccessDeniedError,
@@ -30,6 +31,12 @@ from tests.queryablestate.staging_node import Reply, staged, staging_node
 pytestmark = pytest.mark.shells
 
 LIMITS = StageLimits(timeout_seconds=20.0)
+
+
+@pytest.fixture
+def vacant(reserved: ReservedPort) -> str:
+    """Return an address where no node is, unless the test starts one there."""
+    return f"tcp://127.0.0.1:{reserved.port}"
 
 
 def _denied(chunk: StageChunk) -> Reply:
@@ -339,13 +346,11 @@ class TestTrouble:
                 assert stager.finish().stage.row_count == 30
 
     def test_a_node_that_is_not_there_is_unavailable_in_time(
-        self, connections: WriterConnections
+        self, connections: WriterConnections, vacant: str
     ) -> None:
         """None listens: the stage ends, it does not hang."""
         limits = StageLimits(timeout_seconds=0.3)
-        with staging_node() as gone:
-            pass
-        run = write_run([gone.address], [(0,)] * 4)
+        run = write_run([vacant], [(0,)] * 4)
         with Stager(run, 0, connections=connections, limits=limits) as stager:
             stager.add(1, some_rows(10), is_list=False)
             with pytest.raises(StateUnavailableError):
@@ -353,7 +358,7 @@ class TestTrouble:
 
     @pytest.mark.parametrize("has_moved", [False, True])
     def test_a_node_that_starts_again_gets_what_it_had_not_answered(
-        self, connections: WriterConnections, has_moved: bool
+        self, connections: WriterConnections, vacant: str, has_moved: bool
     ) -> None:
         """Nothing is lost when a node goes and comes back, there or elsewhere."""
         answered: list[int] = []
@@ -368,7 +373,7 @@ class TestTrouble:
             chunk_size_bytes_max=2_000, window_count=3, timeout_seconds=20.0
         )
         with ExitStack() as first_life:
-            first = first_life.enter_context(staging_node(answer))
+            first = first_life.enter_context(staging_node(answer, address=vacant))
             run = write_run([first.address], [(0,)] * 4)
             addresses: list[str] = []
 
@@ -382,7 +387,7 @@ class TestTrouble:
                 stager.add(1, some_rows(200), is_list=False)
                 stager._work(lambda: bool(answered))
                 first_life.close()
-                address = "tcp://127.0.0.1:0" if has_moved else first.address
+                address = "tcp://127.0.0.1:0" if has_moved else vacant
                 with staging_node(address=address) as second:
                     if has_moved:
                         addresses.append(second.address)
@@ -428,16 +433,12 @@ class TestCopies:
 
     @pytest.mark.parametrize("is_known", [False, True])
     def test_a_node_that_is_away_is_given_up(
-        self, connections: WriterConnections, is_known: bool
+        self, connections: WriterConnections, vacant: str, is_known: bool
     ) -> None:
         """The stage goes on without it, and says so; the other has all rows."""
         limits = StageLimits(timeout_seconds=20.0, give_up_seconds=0.1)
-        with staging_node() as gone:
-            pass
         with staging_node() as node:
-            run = write_run(
-                [gone.address if is_known else None, node.address], self.BOTH
-            )
+            run = write_run([vacant if is_known else None, node.address], self.BOTH)
             rows = some_rows(100)
             with Stager(
                 run,
@@ -454,14 +455,14 @@ class TestCopies:
         assert first.stage.row_count == 100
 
     def test_a_node_that_goes_is_given_up_and_gets_nothing_more(
-        self, connections: WriterConnections
+        self, connections: WriterConnections, vacant: str
     ) -> None:
         """What it had taken counts for nothing: it has not all of the batch."""
         limits = StageLimits(
             chunk_size_bytes_max=2_000, timeout_seconds=20.0, give_up_seconds=0.1
         )
         with staging_node() as node, ExitStack() as life:
-            mortal = life.enter_context(staging_node())
+            mortal = life.enter_context(staging_node(address=vacant))
             run = write_run([mortal.address, node.address], self.BOTH)
             with Stager(
                 run,
@@ -482,21 +483,19 @@ class TestCopies:
         assert len({key for _, rows in node.chunks for key in rows.keys}) == 200
 
     def test_a_node_that_the_proxy_knows_is_waited_for(
-        self, connections: WriterConnections
+        self, connections: WriterConnections, vacant: str
     ) -> None:
         """It is starting again: what it lacks it need not fetch from others."""
         limits = StageLimits(timeout_seconds=20.0, give_up_seconds=0.1)
         asked: list[str] = []
-        with staging_node() as gone:
-            pass
         with staging_node() as node, ExitStack() as life:
-            run = write_run([gone.address, node.address], self.BOTH)
+            run = write_run([vacant, node.address], self.BOTH)
 
             def find(node_id: str) -> str:
                 asked.append(node_id)
                 if len(asked) == 3:  # well after the moment at which it is given up
-                    life.enter_context(staging_node(address=gone.address))
-                return gone.address
+                    life.enter_context(staging_node(address=vacant))
+                return vacant
 
             with Stager(
                 run, 0, connections=connections, limits=limits, find_node=find

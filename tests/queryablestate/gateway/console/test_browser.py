@@ -14,6 +14,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from haservices import HAConfig, open_ha_services
+from haservices.testing.reserved_port import ReservedPort
 from leaderserver import LeaderServer, ServerConfig
 from queryablestate import NodeConfig, QueryableStateClient, StateNode
 from queryablestate.gateway import GatewayConfig, GatewayServer
@@ -323,19 +324,19 @@ class TestFailures:
                 expect(cell(page, 0)).to_have_text("2", timeout=WAIT_MS)
                 expect(page.locator("[data-batch]")).to_have_text(str(batch_id))
 
-    def test_the_gateway_ends(self, browser: Browser, tmp_path: Path) -> None:
+    def test_the_gateway_ends(self, browser: Browser, reserved: ReservedPort) -> None:
         """The page keeps what it shows, says so, and comes back with the gateway."""
+        config = GatewayConfig(bind=f"127.0.0.1:{reserved.port}")
         with (
             LeaderServer(ServerConfig(bind="tcp://127.0.0.1:0")) as server,
             open_ha_services(server.url) as ha,
             opened(browser, width=360, scheme="light") as page,
         ):
-            with GatewayServer(ha, GatewayConfig()) as gateway:
-                url = gateway.url
-                page.goto(f"{url}/console/leaders")
+            with GatewayServer(ha, config) as gateway:
+                page.goto(f"{gateway.url}/console/leaders")
                 expect(page.locator("tbody th").first).to_be_visible()
             status = page.get_by_role("status")
             expect(status).to_contain_text("The gateway does not answer")
             expect(page.locator("tbody th").first).to_be_visible()
-            with GatewayServer(ha, GatewayConfig(bind=url.partition("://")[2])):
+            with GatewayServer(ha, config):
                 expect(status).to_contain_text("1 leader of 1 component")

@@ -12,6 +12,7 @@ import zmq
 from msgspec.structs import replace
 from structlog.testing import capture_logs
 
+from haservices.testing.reserved_port import ReservedPort
 from queryablestate.wire.job_assignment import CopySource, WriterFence
 from queryablestate.wire.node_messages import CollectStages, StagesCollected
 from queryablestate.wire.records import StageRecord, collected_stage_id
@@ -186,15 +187,18 @@ class TestCollecting:
         assert found == [b"1", None]
 
     def test_a_source_that_is_away_is_tried_until_it_is_back(
-        self, nodes: tuple[CopyingNode, CopyingNode], tmp_path: Path
+        self,
+        nodes: tuple[CopyingNode, CopyingNode],
+        tmp_path: Path,
+        reserved: ReservedPort,
     ) -> None:
         """A node that restarts costs a batch some time, and no more."""
         _, b = nodes
-        with CopyingNode("c", tmp_path) as c:
+        bind = f"tcp://127.0.0.1:{reserved.port}"
+        with CopyingNode("c", tmp_path, bind=bind) as c:
             c.register(c.assignment(held=ALL_GROUPS))
             stage = c.stage(1, rows(x=b"1"))
             told = command(b, stage, sources=((c, (0,)),))
-            bind = c.node.address
         b.proxy.send(told)
         with CopyingNode("c", tmp_path, bind=bind) as back:
             back.register(back.assignment(held=ALL_GROUPS))
@@ -202,13 +206,18 @@ class TestCollecting:
         assert said.chunk_counts == (1,)
 
     def test_in_vain_it_is_tried_for_its_time_only(
-        self, nodes: tuple[CopyingNode, CopyingNode]
+        self,
+        nodes: tuple[CopyingNode, CopyingNode],
+        tmp_path: Path,
+        reserved: ReservedPort,
     ) -> None:
         """It is not told then: the proxy has given up as well."""
-        a, b = nodes
-        stage = a.stage(1, rows(x=b"1"))
-        told = command(b, stage, sources=((a, (0,)),), timeout_ms=300)
-        a.node.close()
+        _, b = nodes
+        bind = f"tcp://127.0.0.1:{reserved.port}"
+        with CopyingNode("c", tmp_path, bind=bind) as c:
+            c.register(c.assignment(held=ALL_GROUPS))
+            stage = c.stage(1, rows(x=b"1"))
+            told = command(b, stage, sources=((c, (0,)),), timeout_ms=300)
         with capture_logs() as logs:
             b.proxy.send(told)
             assert wait_until(

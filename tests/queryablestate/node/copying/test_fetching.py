@@ -10,6 +10,7 @@ from typing import Final
 import pytest
 from msgspec.structs import replace
 
+from haservices.testing.reserved_port import ReservedPort
 from nameservice import StorageError
 from queryablestate.store.store import StateStore
 from queryablestate.wire.codec import decode_count, decode_items
@@ -292,10 +293,12 @@ class TestWhatGoesWrong:
         assert "not-held" in b.failed()
 
     def test_nobody_at_that_address_is_told_of(
-        self, a: CopyingNode, b: CopyingNode
+        self, b: CopyingNode, tmp_path: Path, reserved: ReservedPort
     ) -> None:
         """The proxy learns why nothing moves."""
-        a.node.close()
+        bind = f"tcp://127.0.0.1:{reserved.port}"
+        with CopyingNode("a", tmp_path, bind=bind) as a:
+            pass
         join(b, a, since=0)
         assert "not there" in b.failed()
 
