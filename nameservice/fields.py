@@ -213,9 +213,9 @@ def check_value(value: object) -> bytes:
     Raises:
         ConfigurationError: If it cannot be a value of the leader store.
     """
-    value_size_bytes(value)
     if type(value) is bytes:
         return value
+    value_size_bytes(value)
     if isinstance(value, bytes):
         return b"".join((value,))  # whatever a subclass says of itself
     assert isinstance(value, bytearray | memoryview)
@@ -241,6 +241,8 @@ def _check_printable(value: object, *, what: str, length_max: int) -> str:
 
 
 def _check_integer(value: object, *, what: str) -> int:
+    if type(value) is int and 0 <= value <= INTEGER_MAX:
+        return value
     number = -1
     if not isinstance(value, bool):
         with contextlib.suppress(TypeError):

@@ -44,7 +44,12 @@ from nameservice import (
     get_logger,
 )
 from nameservice.clock import NS_PER_MS
-from zmqtransport.sockets import ZMQSocket, receive_now, translate_zmq_errors
+from zmqtransport.sockets import (
+    ZMQSocket,
+    is_readable,
+    receive_now,
+    translate_zmq_errors,
+)
 
 
 __all__ = ["MessageHandler", "PollLoop"]
@@ -141,7 +146,7 @@ class PollLoop:
         """
 
         def drain() -> None:
-            for _ in range(self._burst_count_max):
+            for index in range(self._burst_count_max):
                 try:
                     frames = receive_now(socket, frame_count_max=frame_count_max)
                 except zmq.Again:
@@ -152,6 +157,8 @@ class PollLoop:
                     self._report(exc, where="message")
                 if self._drains.get(socket) is not drain:
                     return  # the handler has removed it
+                if index == 0 and not is_readable(socket):
+                    return  # mostly one comes alone, and `Again` costs more than asking
 
         self._add_socket(socket, drain)
 
@@ -460,10 +467,14 @@ class PollLoop:
             os.write(self._wake_writer, b"\0")
 
     def _read_wake(self) -> None:
-        """Record having been woken."""
-        with self._lock:
-            os.read(self._wake_reader, 16)
-            self._is_woken = False
+        """
+        Record having been woken, before the calls are looked at.
+
+        Without the lock: who has woken this thread still holds it, and a caller that
+        finds the loop woken has given its call before.
+        """
+        os.read(self._wake_reader, 16)
+        self._is_woken = False
 
     def _run_calls(self) -> None:
         """Call what other threads asked for until now; what they add waits its turn."""

@@ -42,6 +42,7 @@ __all__ = [
     "ZMQSocket",
     "bind_socket",
     "connect_socket",
+    "is_readable",
     "open_socket",
     "receive_now",
     "secure_client",
@@ -64,6 +65,8 @@ ZAP_DOMAIN_OPEN: Final = "lodestar-open"
 
 _NOBLOCK: Final = int(zmq.NOBLOCK)
 _NOBLOCK_MORE: Final = int(zmq.NOBLOCK | zmq.SNDMORE)
+_EVENTS: Final = int(zmq.EVENTS)
+_POLLIN: Final = int(zmq.POLLIN)
 
 _INT_MAX: Final = 2**31 - 1
 
@@ -312,6 +315,13 @@ def receive_now(socket: ZMQSocket, *, frame_count_max: int) -> list[zmq.Frame]:
         if len(frames) <= frame_count_max:
             frames.append(frame)
     return frames
+
+
+def is_readable(socket: ZMQSocket) -> bool:
+    """Return whether a message of *socket*, one of this thread, waits."""
+    events = socket.getsockopt(_EVENTS)
+    assert isinstance(events, int)
+    return bool(events & _POLLIN)
 
 
 def send_now(socket: ZMQSocket, frames: Sequence[bytes | zmq.Frame]) -> SendOutcome:

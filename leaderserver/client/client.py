@@ -428,6 +428,8 @@ class LeaderClient:
         if due_ns is None:
             return
         late_ns = self._now_ns - due_ns
+        if late_ns <= 0:
+            return
         tolerated_ns = _STALL_HEARTBEAT_COUNT * self._core.heartbeat_interval_ns
         if late_ns > tolerated_ns and self._budget.admits("stall", now_ns=self._now_ns):
             self._log.warning("client.stalled", duration_ms=late_ns // NS_PER_MS)
@@ -436,6 +438,8 @@ class LeaderClient:
         match effect:
             case SendMessage(message=message):
                 self._send(message)
+            case CompleteCall(call_id=call_id, reply=reply, error=error):
+                self._calls.complete(call_id, reply=reply, error=error)
             case AnnounceSession(welcome=welcome):
                 self._log.info("session.opened", session_id=welcome.session_id)
                 self._link.connect_publisher(welcome)
@@ -457,8 +461,6 @@ class LeaderClient:
                 | ReportToRetriever()
             ):
                 self._audience.tell(effect)
-            case CompleteCall(call_id=call_id, reply=reply, error=error):
-                self._calls.complete(call_id, reply=reply, error=error)
             case _:
                 assert_never(effect)
 

@@ -181,6 +181,8 @@ class SocketLink:
                 again.
         """
         self.loop.call_soon_threadsafe(action)
+        if self._is_started:
+            return
         with self._lock:
             is_first = not self._is_started
             self._is_started = True

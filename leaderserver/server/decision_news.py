@@ -42,7 +42,7 @@ class DecisionNews:
     @property
     def due_ns(self) -> int | None:
         """Return since when somebody could be told, or None."""
-        if self._core.is_undecided or not self._waiting:
+        if not self._waiting or self._core.is_undecided:
             return None
         return next(iter(self._waiting.values()))
 

@@ -123,6 +123,10 @@ class ReplySender:
             doubt = UncertainReply(detail=str(error))
             message = Reply(number=message.number, body=doubt)
             payload = codec.encode(message)
+        if self._queues.passes(peer, len(payload)):
+            self._hand_over(peer, payload)
+            self._settle(peer)
+            return
         is_bulk = isinstance(message, Reply) and isinstance(message.body, _BULK)
         if not self._queues.admits(peer, len(payload), is_bulk=is_bulk):
             self._look(peer)
@@ -131,8 +135,6 @@ class ReplySender:
                 return
         self._queues.add(peer, payload, is_bulk=is_bulk)
         self._flush(peer)
-        if self._queues.is_over_limit:
-            self._make_room()
 
     def next_deadline_ns(self) -> int | None:
         """Return when `retry` is due, or None if nothing waits."""
@@ -173,21 +175,31 @@ class ReplySender:
                 has_looked = True
                 self._look(peer)
                 continue
-            outcome = send_now(self._router, [peer, *framing.encode(payload)])
-            if outcome is SendOutcome.FULL:
-                self._queues.put_back(peer, payload)
+            if not self._hand_over(peer, payload) or not self._queues.is_waiting(peer):
                 break
-            if outcome is SendOutcome.UNROUTABLE:
-                self._count("replies_unroutable")
-                self.closed(peer)
-                return
-            self.sent_bytes += len(payload)
-            if not self._queues.is_waiting(peer):
-                break
+        self._settle(peer)
+
+    def _hand_over(self, peer: bytes, payload: bytes) -> bool:
+        """Hand ZeroMQ what `ReplyQueues` counts as handed; return whether it took it."""
+        outcome = send_now(self._router, [peer, *framing.encode(payload)])
+        if outcome is SendOutcome.FULL:
+            self._queues.put_back(peer, payload)
+            return False
+        if outcome is SendOutcome.UNROUTABLE:
+            self._count("replies_unroutable")
+            self.closed(peer)
+            return False
+        self.sent_bytes += len(payload)
+        return True
+
+    def _settle(self, peer: bytes) -> None:
+        """Forget a client that nothing is known of; come back to what waits."""
         if peer not in self._connections:
             self._queues.forget(peer)  # nothing would tell us when it is over
-        elif self._queues.is_waiting(peer) and self._retry_due_ns is None:
+        elif self._retry_due_ns is None and self._queues.is_waiting(peer):
             self._retry_due_ns = self._clock.now_ns() + _RETRY_NS
+        if self._queues.is_over_limit:
+            self._make_room()
 
     def _look(self, peer: bytes) -> None:
         """See how much the connection of *peer* has taken."""

@@ -163,6 +163,10 @@ class Requests:
             )
             return
         match body:
+            case GetRequest() | ListRequest() | CommitRequest() | CleanupRequest():
+                self._steps.step(TimePassed(), turn)
+                if self._stores.ask(client, number, body, turn):
+                    self._steps.work_on_storage(turn)
             case RegisterRequest():
                 self._register(client, body, turn)
             case WithdrawRequest():
@@ -199,10 +203,6 @@ class Requests:
                     self._core, body.component_id, now_ns=turn.now_ns
                 )
                 self._answering.answer(contenders, turn)
-            case GetRequest() | ListRequest() | CommitRequest() | CleanupRequest():
-                self._steps.step(TimePassed(), turn)
-                if self._stores.ask(client, number, body, turn):
-                    self._steps.work_on_storage(turn)
             case WatchStoreRequest():
                 self._steps.step(TimePassed(), turn)
                 if self._clients.get(client.session_id) is None:

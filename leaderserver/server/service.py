@@ -281,7 +281,9 @@ class LeaderService:
             turn.outgoing.append(Send(peer=peer, message=invalid))
             return turn.outgoing
         client = self._clients.by_secret(message.secret)
-        if client is None or client.principal != principal:
+        if client is None or (
+            client.principal is not principal and client.principal != principal
+        ):
             if client is not None:
                 self._counts["requests_foreign_key"] += 1
                 if self._answering.may_log("request.foreign-key", turn):

@@ -443,6 +443,25 @@ class TestCalls:
         assert threads_seen.pop()[1]
         assert not loop.is_in_loop
 
+    def test_no_call_waits_for_another_to_wake_the_loop(self, loop: PollLoop) -> None:
+        """A call that comes while the loop wakes for another one is called as well."""
+        loop.start()
+        problems: list[BaseException] = []
+
+        def ask() -> None:
+            try:
+                for _ in range(500):
+                    call(loop, nothing)
+            except BaseException as error:  # noqa: BLE001 (told to the test)
+                problems.append(error)
+
+        threads = [threading.Thread(target=ask) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not problems
+
     def test_calls_that_call_again_do_not_starve_sockets(
         self, pair: tuple[ZMQSocket, ZMQSocket]
     ) -> None:

@@ -73,6 +73,10 @@ class ServerContact:
 
     def watch(self) -> None:
         """Judge the silence until now."""
+        outbox = self._outbox
+        quiet_ns = outbox.now_ns - self.last_ns
+        if quiet_ns < min(outbox.lease_ns, outbox.session_timeout_ns * 2 // 3):
+            return  # neither is over, whether there are contenders or not
         if self._outbox.now_ns >= self._loss_ns():
             self.lose()
         elif self._outbox.now_ns >= self._silence_ns():

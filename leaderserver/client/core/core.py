@@ -221,7 +221,17 @@ class ClientCore:
         self._outbox.now_ns = now_ns
         self._is_deadline_known = False
         self._contact.watch()
-        match event:
+        match event:  # the frequent ones first
+            case MessageReceived(message=message):
+                self._take(message)
+            case CallAsked():
+                self._outbox.begin(
+                    (Purpose.CALL, str(event.call_id)),
+                    event.body,
+                    call_id=event.call_id,
+                    deadline_ns=event.deadline_ns,
+                    is_repeatable=event.is_repeatable,
+                )
             case TimeWentBy():
                 pass
             case LinkOpened():
@@ -230,8 +240,6 @@ class ClientCore:
                 self._link_closed()
             case BroadcastsReached():
                 self._heartbeats.broadcasts_reached()
-            case MessageReceived(message=message):
-                self._take(message)
             case SendFailed(number=number, error=error):
                 self._requests.failed(number, error)
             case ContenderAdded():
@@ -248,14 +256,6 @@ class ClientCore:
                 self._subscriptions.add(event, has_contact=self.has_contact)
             case RetrieverRemoved(retriever_id=retriever_id):
                 self._subscriptions.remove(retriever_id)
-            case CallAsked():
-                self._outbox.begin(
-                    (Purpose.CALL, str(event.call_id)),
-                    event.body,
-                    call_id=event.call_id,
-                    deadline_ns=event.deadline_ns,
-                    is_repeatable=event.is_repeatable,
-                )
             case CloseAsked():
                 self._close(event)
             case _:
@@ -292,6 +292,11 @@ class ClientCore:
 
     def _take(self, message: ToClient) -> None:
         match message:
+            case Reply(number=number, body=body):
+                if isinstance(body, AcknowledgedHeartbeat):
+                    self._take_acknowledgement(number, body)
+                else:
+                    self._requests.answered(number, body)
             case Welcome():
                 self._take_welcome(message)
             case RefusedHello():
@@ -316,11 +321,6 @@ class ClientCore:
                     self._contenders.hindered(
                         message.component_id, StorageError(detail)
                     )
-            case Reply(number=number, body=body):
-                if isinstance(body, AcknowledgedHeartbeat):
-                    self._take_acknowledgement(number, body)
-                else:
-                    self._requests.answered(number, body)
             case Published(incarnation=incarnation):
                 session = self._session
                 is_numbered = session is not None and (

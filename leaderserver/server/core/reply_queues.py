@@ -83,8 +83,8 @@ class ReplyQueues:
     """
     The queues of all clients, which are known by their routing ids.
 
-    Use: `admits`, then `add`; then `take` until it returns None, and `put_back` what
-    could not be sent.  While `take` returns None though something waits, the window is
+    Use: `passes`, or `admits` and then `add`; then `take` until it returns None, and
+    `put_back` what could not be sent.  While `take` returns None though something waits, the window is
     full: look at the connection, tell `written`, and take again.
     """
 
@@ -129,6 +129,27 @@ class ReplyQueues:
             or state.held_bytes == 0
             or state.held_bytes + size_bytes <= self.limits.bytes_per_peer_max
         )
+
+    def passes(self, peer: bytes, size_bytes: int) -> bool:
+        """
+        Return whether a message of that size may be handed to ZeroMQ at once.
+
+        It counts as handed then: nothing waits before it, and the window has room.
+        """
+        state = self._peers.get(peer)
+        if state is None:
+            state = self._peers[peer] = _Peer()
+        elif state.urgent or state.bulk:
+            return False
+        limits, handed = self.limits, state.handed
+        size_bytes += limits.overhead_bytes
+        if handed.size_bytes and handed.size_bytes + size_bytes > min(
+            limits.window_bytes, limits.bytes_per_peer_max
+        ):
+            return False
+        handed.size_bytes += size_bytes
+        self._bytes += size_bytes
+        return True
 
     def add(self, peer: bytes, payload: bytes, *, is_bulk: bool) -> None:
         """Queue *payload* for *peer*."""
