@@ -304,6 +304,7 @@ class ServerLoop:
             ),
             subscription_count_max=config.subscriptions_per_session_max,
             state_bytes_max=plan.state_bytes_max,
+            cached_bytes_max=plan.memory_store_bytes_max,
             now_ns=self._clock.now_ns(),
         )
         self._perform(outgoing)

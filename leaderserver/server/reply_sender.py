@@ -180,7 +180,7 @@ class ReplySender:
         self._settle(peer)
 
     def _hand_over(self, peer: bytes, payload: bytes) -> bool:
-        """Hand ZeroMQ what `ReplyQueues` counts as handed; return whether it took it."""
+        """Hand ZeroMQ what counts as handed already; return whether it took it."""
         outcome = send_now(self._router, [peer, *framing.encode(payload)])
         if outcome is SendOutcome.FULL:
             self._queues.put_back(peer, payload)

@@ -153,6 +153,7 @@ class LeaderService:
             queue=self._storage_queue,
             storage=None if is_storage_apart else storage,
             watch_count_max=_watch_count_max(config.subscription_count_max),
+            cached_bytes_max=config.cached_bytes_max,
         )
         self._steps = ElectionSteps(
             self._core,
@@ -341,10 +342,12 @@ class LeaderService:
         *,
         subscription_count_max: int,
         state_bytes_max: int,
+        cached_bytes_max: int,
         now_ns: int,
     ) -> Sequence[Outgoing]:
         """Take other limits from now on; return what to send, in order."""
         self._budget.limit(state_bytes_max)
+        self._stores.cache.limit(cached_bytes_max)
         self._subscriptions.count_max = subscription_count_max
         self._stores.watches.count_max = _watch_count_max(subscription_count_max)
         return self.inject(limits, now_ns=now_ns)

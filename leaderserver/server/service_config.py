@@ -24,6 +24,8 @@ class ServiceConfig:
             one at a time.
         state_bytes_max: What sessions, contenders, components and subscriptions may
             cost in memory, in sum.
+        cached_bytes_max: What values may cost in memory that were read from a storage
+            apart.
         publish_port: Where changes are published, on the host of the request channel.
         publish_address: Where they are published instead, or None.
         server_id: What tells this start of a server from every other one.
@@ -38,6 +40,7 @@ class ServiceConfig:
         default=16, validator=validators.ge(1)
     )
     state_bytes_max: int = field(default=2**50, validator=validators.ge(1))
+    cached_bytes_max: int = field(default=2**20, validator=validators.ge(0))
     publish_port: int = 0
     publish_address: str | None = None
     server_id: str = ""

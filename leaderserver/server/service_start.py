@@ -85,6 +85,7 @@ def start_service(
             session_timeout_ns_max=config.session_timeout_ns_max,
             subscription_count_max=config.subscriptions_per_session_max,
             state_bytes_max=config.memory_plan.state_bytes_max,
+            cached_bytes_max=config.memory_plan.memory_store_bytes_max,
             publish_port=publish_port,
             publish_address=config.publish_address,
             server_id=secrets.token_hex(8),

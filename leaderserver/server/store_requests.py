@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, final
 
+from election import VersionedValue
 from election.core import ElectionCore
 from leaderserver.messages import FailedReply, Failure
 from leaderserver.server.answering import Answering
 from leaderserver.server.core.audit import AuditedRequest
 from leaderserver.server.core.client_table import ClientTable, ServedClient
-from leaderserver.server.core.storage_queue import CleanupTask, CommitTask, StorageQueue
+from leaderserver.server.core.storage_queue import (
+    CleanupTask,
+    CommitTask,
+    GetTask,
+    StorageQueue,
+)
 from leaderserver.server.core.store_watches import StoreWatches
 from leaderserver.server.core.turn import Turn
+from leaderserver.server.core.value_cache import ValueCache
 from leaderserver.server.storage import UncertainWriteError
 from leaderserver.server.storage_work import perform_storage_task
 from leaderserver.server.store_tasks import StoreTasks
@@ -47,6 +54,11 @@ class StoreRequests:
         queue: What waits for the storage.
         storage: Where it is done at once instead, or None.
         watch_count_max: How many stores one session may watch.
+        cached_bytes_max: What values may cost in memory that *queue* has led to.
+
+    Attributes:
+        watches: Who watches what.
+        cache: Those values.
     """
 
     def __init__(
@@ -58,6 +70,7 @@ class StoreRequests:
         queue: StorageQueue,
         storage: LeaderStorage | None,
         watch_count_max: int,
+        cached_bytes_max: int,
     ) -> None:
         self._clients = clients
         self._answering = answering
@@ -69,6 +82,7 @@ class StoreRequests:
         self._incarnation = core.incarnation
         self._tasks = StoreTasks(core)
         self.watches = StoreWatches(count_max=watch_count_max)
+        self.cache = ValueCache(cached_bytes_max)
         # Who waits for which task of the storage; epochs wait by their component.
         self._asked: dict[int, tuple[ServedClient, int, AuditedRequest | None]] = {}
 
@@ -81,6 +95,11 @@ class StoreRequests:
             outcome = perform_storage_task(self._storage, task)
             self._conclude(client, task, outcome, turn)
             return False
+        if isinstance(task, GetTask):
+            known = self.cache.find(task.component_id, task.path)
+            if known is not None:
+                self._conclude(client, task, known, turn)
+                return False
         if not isinstance(task, FailedReply) and not self._queue.admits(task):
             task = FailedReply(
                 reason=Failure.LIMIT_REACHED,
@@ -89,12 +108,17 @@ class StoreRequests:
         if isinstance(task, FailedReply):
             self._answering.answer(task, turn)
             return False
-        asked = (client, number, turn.audited)
-        self._asked[self._queue.add(task)] = asked
+        job_number = self._queue.add(task)
+        if isinstance(task, CommitTask | CleanupTask):
+            self.cache.writes(job_number, task.component_id)
+        self._asked[job_number] = (client, number, turn.audited)
         return True
 
     def done(self, job: StorageJob, outcome: Outcome, turn: Turn) -> None:
         """Answer who asked for *job*, and tell who watches what it changed."""
+        task = job.task
+        if isinstance(task, GetTask) and isinstance(outcome, VersionedValue):
+            self.cache.has_read(job.number, task.component_id, task.path, outcome)
         client, number, audited = self._asked.pop(job.number)
         asked = Turn(
             now_ns=turn.now_ns,
@@ -103,7 +127,7 @@ class StoreRequests:
             is_overtaken=turn.is_overtaken,
             audited=audited,
         )
-        self._conclude(client, job.task, outcome, asked)
+        self._conclude(client, task, outcome, asked)
 
     def _conclude(
         self, client: ServedClient, task: StorageTask, outcome: Outcome, turn: Turn

@@ -110,5 +110,9 @@ class MemoryPlan:
 
     @property
     def memory_store_bytes_max(self) -> int:
-        """Return how much leader stores may take that are kept in memory."""
+        """
+        Return how much leader stores may take that are kept in memory.
+
+        With a data directory these are the values that were read from it.
+        """
         return self._share(_STORE_PERCENT)

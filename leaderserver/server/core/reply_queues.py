@@ -84,8 +84,8 @@ class ReplyQueues:
     The queues of all clients, which are known by their routing ids.
 
     Use: `passes`, or `admits` and then `add`; then `take` until it returns None, and
-    `put_back` what could not be sent.  While `take` returns None though something waits, the window is
-    full: look at the connection, tell `written`, and take again.
+    `put_back` what could not be sent.  While `take` returns None though something
+    waits, the window is full: look at the connection, tell `written`, and take again.
     """
 
     def __init__(self, limits: QueueLimits) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from leaderserver.messages import (
     AcknowledgedHeartbeat,
@@ -257,3 +261,138 @@ class TestCommits:
         (reply,) = slow.work()
         assert isinstance(reply, Reply)
         assert reply.body == ValueReply(value=b"v", version=1)
+
+
+class _Reads:
+    """
+    One who leads, writes and reads, while each lane takes its own time.
+
+    Writes put 1, 2, 3, …: what a read may answer follows from how many of them were
+    acknowledged when it was asked, and how many were done when it was answered.
+    """
+
+    def __init__(self) -> None:
+        self.slow = SlowConversation()
+        self.alice = talker(self.slow, "alice")
+        self.affirmation = lead(self.slow, self.alice, "x").affirmation
+        self.performed: list[tuple[StorageWork, list[Outcome]]] = []
+        self.asked_count = self.done_count = self.told_count = 0
+        self.oldest: dict[int, int] = {}
+        self.writes: set[int] = set()
+        self.answer_count = 0
+
+    def put(self) -> None:
+        """Ask for the next write."""
+        self.asked_count += 1
+        value = str(self.asked_count).encode()
+        sent = self.alice.say(commit(self.affirmation, value))
+        self.writes.add(self.alice.number)
+        self.take(messages(sent))
+
+    def get(self) -> None:
+        """Ask for what is there."""
+        self.oldest[self.alice.number + 1] = self.told_count
+        sent = self.alice.say(GetRequest(component_id=JOB, path="a"))
+        self.take(messages(sent))
+
+    def work(self) -> None:
+        """Have the lane that began first do what it has begun."""
+        self.slow.take_work()
+        if self.slow.under_way:
+            work = self.slow.under_way.pop(0)
+            outcomes = [*perform_storage_work(self.slow.storage, work)]
+            self.done_count += len(work.jobs) if work.is_write else 0
+            self.performed.append((work, outcomes))
+
+    def swap(self) -> None:
+        """Have the other lane go first."""
+        self.slow.take_work()
+        self.slow.under_way.reverse()
+        self.performed.reverse()
+
+    def tell(self) -> None:
+        """Tell the service what was done."""
+        if self.performed:
+            work, outcomes = self.performed.pop(0)
+            now_ns = self.slow.now_ns
+            sent = self.slow.service.storage_done(work, outcomes, now_ns=now_ns)
+            self.take(messages([*sent]))
+
+    def take(self, sent: list[ToClient]) -> None:
+        """Check each answer."""
+        for message in sent:
+            assert isinstance(message, Reply)
+            if message.number in self.writes:
+                assert message.body == DoneReply()
+                self.told_count += 1
+                continue
+            assert isinstance(message.body, ValueReply)
+            found = int(message.body.value or b"0")
+            assert self.oldest.pop(message.number) <= found <= self.done_count
+            self.answer_count += 1
+
+
+class TestReads:
+    @pytest.mark.proves("L1")
+    @given(
+        st.lists(
+            st.sampled_from([_Reads.put, _Reads.get, _Reads.get, _Reads.work])
+            | st.sampled_from([_Reads.swap, _Reads.tell, _Reads.work]),
+            max_size=60,
+        )
+    )
+    def test_none_is_older_than_what_was_acknowledged(
+        self, steps: list[Callable[[_Reads], None]]
+    ) -> None:
+        """L1: whichever lane is first, a read sees each write that was acknowledged."""
+        reads = _Reads()
+        for step in [_Reads.put, _Reads.work, _Reads.tell, *steps]:
+            step(reads)
+        while reads.oldest or reads.told_count < reads.asked_count:
+            reads.work()
+            reads.tell()
+        reads.get()
+        reads.work()
+        reads.tell()
+        assert not reads.oldest
+
+    @pytest.mark.proves("L1")
+    def test_what_was_read_is_not_read_again(self, slow: SlowConversation) -> None:
+        """L1: who reads it next waits for no disk, until it is written again."""
+        alice = talker(slow, "alice")
+        affirmation = lead(slow, alice, "x").affirmation
+        alice.say(commit(affirmation, b"1"))
+        slow.work()
+        get = GetRequest(component_id=JOB, path="a")
+        assert not alice.say(get)
+        slow.work()
+        assert alice.answer(get) == ValueReply(value=b"1", version=1)
+        alice.say(commit(affirmation, b"2"))
+        assert not alice.say(get)
+        slow.work()
+        assert alice.answer(get) == ValueReply(value=b"2", version=2)
+        alice.say(CleanupRequest(component_id=JOB))
+        assert not alice.say(get)
+        slow.work()
+        assert not alice.say(get)  # that there is nothing is not kept
+
+    @pytest.mark.proves("L1")
+    @pytest.mark.parametrize(
+        "error", [StorageError("no room"), UncertainWriteError("no answer")]
+    )
+    def test_what_a_failed_write_has_left_is_read(
+        self, slow: SlowConversation, error: StorageError
+    ) -> None:
+        """L1: whether it was written after all, the disk says."""
+        alice = talker(slow, "alice")
+        affirmation = lead(slow, alice, "x").affirmation
+        alice.say(commit(affirmation, b"1"))
+        slow.work()
+        get = GetRequest(component_id=JOB, path="a")
+        alice.say(get)
+        slow.work()
+        alice.say(commit(affirmation, b"2"))
+        slow.work(error)
+        assert not alice.say(get)
+        slow.work()
+        assert alice.answer(get) == ValueReply(value=b"1", version=1)
