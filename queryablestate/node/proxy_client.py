@@ -30,6 +30,7 @@ from nameservice import (
     RemoteProtocolError,
     get_logger,
 )
+from nameservice.clock import earliest
 from queryablestate.connect.credentials import Credentials, dealer_to, load_caller_keys
 from queryablestate.node.core.core import check_command
 from queryablestate.node.core.events import (
@@ -243,21 +244,23 @@ class QueryStateProxyClient:
     @property
     def is_congested(self) -> bool:
         """Return whether more waits to be sent than may wait for long (rule B1)."""
-        return any(one.is_congested for one in self._departures())
+        second = self._second
+        return self._first.is_congested or (
+            second is not None and second.departures.is_congested
+        )
 
     def next_deadline_ns(self) -> int | None:
         """Return when `advance` is to be called, or None."""
-        times = [one.next_deadline_ns() for one in self._departures()]
-        return min((at_ns for at_ns in times if at_ns is not None), default=None)
+        first_ns, second = self._first.next_deadline_ns(), self._second
+        if second is None:
+            return first_ns
+        return earliest((first_ns, second.departures.next_deadline_ns()))
 
     def advance(self) -> None:
         """Look what has gone meanwhile, if it is time."""
-        for one in self._departures():
-            one.advance()
-
-    def _departures(self) -> tuple[Departures, ...]:
-        second = self._second
-        return (self._first,) if second is None else (self._first, second.departures)
+        self._first.advance()
+        if self._second is not None:
+            self._second.departures.advance()
 
     def _sent_over_second(
         self,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, final
 
+from nameservice.clock import earliest
+
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -41,13 +43,12 @@ class ReadWatch:
 
     def next_deadline_ns(self, *, delay_ns: int) -> int | None:
         """Return when the next read is late, or None if none is watched."""
-        due_ns = None
-        for watched, late_after_ns in self._watches(delay_ns):
-            if watched:
-                late_ns = watched[0][0] + late_after_ns
-                if due_ns is None or late_ns < due_ns:
-                    due_ns = late_ns
-        return due_ns
+        return earliest(
+            (
+                self._first_late_ns(self._prompt, delay_ns),
+                self._first_late_ns(self._slow, self._slow_delay_ns),
+            )
+        )
 
     def take_late(
         self, *, delay_ns: int, now_ns: int
@@ -62,7 +63,10 @@ class ReadWatch:
         Yields:
             The number of the read, the read, and whether this is the first look at it.
         """
-        for watched, late_after_ns in self._watches(delay_ns):
+        for watched, late_after_ns in (
+            (self._prompt, delay_ns),
+            (self._slow, self._slow_delay_ns),
+        ):
             while watched and watched[0][0] + late_after_ns <= now_ns:
                 _, read_id, is_first = watched.popleft()
                 read = self._reads.get(read_id)
@@ -74,14 +78,10 @@ class ReadWatch:
         self._prompt.clear()
         self._slow.clear()
 
-    def _watches(
-        self, delay_ns: int
-    ) -> Iterator[tuple[deque[tuple[int, int, bool]], int]]:
-        """Yield what is watched, without what is over, and how late is late there."""
-        for watched, late_after_ns in (
-            (self._prompt, delay_ns),
-            (self._slow, self._slow_delay_ns),
-        ):
-            while watched and watched[0][1] not in self._reads:
-                watched.popleft()
-            yield watched, late_after_ns
+    def _first_late_ns(
+        self, watched: deque[tuple[int, int, bool]], late_after_ns: int
+    ) -> int | None:
+        """Return when the first of *watched* is late; forget those that are over."""
+        while watched and watched[0][1] not in self._reads:
+            watched.popleft()
+        return watched[0][0] + late_after_ns if watched else None

@@ -131,7 +131,8 @@ class BoundedAnswer:
             database: Where the rows are.
             keys: Any number.
         """
-        distinct = list(dict.fromkeys(keys)) if len(keys) > 1 else keys
+        is_distinct = len(keys) == 1 or len(set(keys)) == len(keys)
+        distinct = keys if is_distinct else list(dict.fromkeys(keys))
         known: list[bytes | None] = []
         for first in range(0, len(distinct), _LOOKUP_COUNT):
             live = look_up(get, database, distinct[first : first + _LOOKUP_COUNT])
@@ -146,7 +147,7 @@ class BoundedAnswer:
             known += live
             if self._work.look_up(len(live), size_bytes):
                 yield
-        if len(distinct) == len(keys):
+        if is_distinct:
             return known
         found = dict(zip(distinct, known, strict=True))
         for key, count in Counter(keys).items():
