@@ -46,8 +46,9 @@ class HandedBytes:
         Record how much the connection has written since it opened.
 
         Args:
-            written_bytes: What the kernel says; None if it can not tell: then ZeroMQ's
-                own limit has to do, and all is taken for written.
+            written_bytes: What the kernel says, which is no more than that; None if it
+                can not tell: then ZeroMQ's own limit has to do, and all is taken for
+                written.
 
         Returns:
             How much less is counted for it.
@@ -55,7 +56,8 @@ class HandedBytes:
         gone_bytes = self.size_bytes
         if written_bytes is not None:
             gone_bytes = min(gone_bytes, max(0, written_bytes - self.written_bytes))
-            self.written_bytes = written_bytes
+            # A look may see less than the one before: that is not to be written again.
+            self.written_bytes = max(self.written_bytes, written_bytes)
         self.size_bytes -= gone_bytes
         return gone_bytes
 

@@ -42,14 +42,17 @@ class TCPProgress:
     """
     How far a connection has come since it opened.
 
+    The kernel is asked three times, and bytes come and go meanwhile.
+
     Attributes:
-        written_bytes: What this side has written to it.
-        unacknowledged_bytes: How much of that the peer's kernel has not yet taken.
-        read_bytes: What this side has read from it.
+        written_bytes: What this side has written to it, at least: one look may see less
+            than the look before.
+        received_bytes: What the kernel has received of it.
+        read_bytes: What this side has read of that, at least.
     """
 
     written_bytes: int
-    unacknowledged_bytes: int
+    received_bytes: int
     read_bytes: int
 
 
@@ -76,6 +79,7 @@ def tcp_progress(connection_id: ConnectionId | int) -> TCPProgress | None:
         )
         if len(info) < _TCP_INFO_SIZE_BYTES:
             return None
+        # First: what is acknowledged or comes from now on makes the results less.
         acknowledged, received = _COUNTERS.unpack(info)
         (unread,) = _QUEUE.unpack(fcntl.ioctl(connection_id, _SIOCINQ, bytes(4)))
         (unsent,) = _QUEUE.unpack(fcntl.ioctl(connection_id, _SIOCOUTQ, bytes(4)))
@@ -85,6 +89,6 @@ def tcp_progress(connection_id: ConnectionId | int) -> TCPProgress | None:
         view.detach()
     return TCPProgress(
         written_bytes=acknowledged + unsent,
-        unacknowledged_bytes=unsent,
+        received_bytes=received,
         read_bytes=max(0, received - unread),
     )

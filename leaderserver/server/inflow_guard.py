@@ -141,12 +141,12 @@ class InflowGuard:
         connections = self._inflow.connections
         if now_ns - self._turned_ns > _STALL_NS:
             connections = self._find_connections() or connections
-        read_bytes = {
-            connection: progress.read_bytes
+        progress = {
+            connection: known
             for connection in connections
-            if (progress := tcp_progress(connection)) is not None
+            if (known := tcp_progress(connection)) is not None
         }
-        ended = self._inflow.excess(read_bytes, now_ns=now_ns, is_urgent=is_urgent)
+        ended = self._inflow.excess(progress, now_ns=now_ns, is_urgent=is_urgent)
         for connection in ended:
             self._disconnect(connection)
         if ended:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
 from collections.abc import Iterator
 
@@ -26,7 +27,7 @@ class Kernel:
         if written_bytes is None:
             return None
         return TCPProgress(
-            written_bytes=written_bytes, unacknowledged_bytes=0, read_bytes=0
+            written_bytes=written_bytes, received_bytes=0, read_bytes=0
         )
 
 
@@ -57,6 +58,19 @@ class TestCounting:
         flight.add(ONE, 60)
         assert flight.look(ONE) == 60
         assert flight.total_bytes == 60
+
+    def test_a_look_that_sees_less_than_one_before_takes_nothing_twice(self) -> None:
+        """What was seen to be written once is not seen to be written again."""
+        kernel = Kernel()
+        flight = BytesInFlight(kernel.progress)
+        flight.add(ONE, 100)
+        kernel.written[ONE] = 60
+        assert flight.look(ONE) == 40
+        kernel.written[ONE] = 20  # acknowledged bytes moved on between two calls
+        assert flight.look(ONE) == 40
+        kernel.written[ONE] = 70
+        assert flight.look(ONE) == 30
+        assert flight.total_bytes == 30
 
     def test_nothing_need_be_asked_of_an_idle_connection(self) -> None:
         """It has written all."""
@@ -117,3 +131,42 @@ def test_the_kernel_is_asked(pair: tuple[socket.socket, socket.socket]) -> None:
     while flight.look(connection) > before - 600 and time.monotonic() < until:
         pass
     assert flight.of(connection) == before - 600
+
+
+_CHUNK_SIZE_BYTES = 64 << 10
+_FLOW_SIZE_BYTES = 256 << 20
+
+
+@pytest.mark.proves("B1")
+def test_no_more_is_gone_of_a_fast_flow_than_was_written(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
+    """The kernel's counters move on while they are read, and nothing counts twice."""
+    sender, receiver = pair
+    sent_bytes = 0
+
+    def send() -> None:
+        nonlocal sent_bytes
+        while sent_bytes < _FLOW_SIZE_BYTES:
+            sender.sendall(bytes(_CHUNK_SIZE_BYTES))
+            sent_bytes += _CHUNK_SIZE_BYTES
+        sender.shutdown(socket.SHUT_WR)
+
+    def receive() -> None:
+        while receiver.recv(1 << 20):
+            pass
+
+    flight = BytesInFlight()
+    connection = ConnectionId(sender.fileno())
+    flight.add(connection, _FLOW_SIZE_BYTES)
+    threads = [threading.Thread(target=target) for target in (send, receive)]
+    for thread in threads:
+        thread.start()
+    excess_bytes = 0
+    while sent_bytes < _FLOW_SIZE_BYTES:
+        gone_bytes = _FLOW_SIZE_BYTES - flight.look(connection)
+        written_bytes_max = sent_bytes + _CHUNK_SIZE_BYTES
+        excess_bytes = max(excess_bytes, gone_bytes - written_bytes_max)
+    for thread in threads:
+        thread.join()
+    assert excess_bytes <= 2  # opening and closing it count as a byte each

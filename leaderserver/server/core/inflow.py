@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from zmqtransport.connections import ConnectionId
+    from zmqtransport.tcp_counters import TCPProgress
 
 
 __all__ = ["Inflow"]
@@ -108,7 +109,7 @@ class Inflow:
 
     def excess(
         self,
-        read_bytes: Mapping[ConnectionId, int],
+        progress: Mapping[ConnectionId, TCPProgress],
         *,
         now_ns: int,
         is_urgent: bool = False,
@@ -117,15 +118,15 @@ class Inflow:
         Return the connections that must be ended.
 
         Args:
-            read_bytes: What libzmq has read of each connection since it opened.
+            progress: How far each connection has come since it opened.
             now_ns: When it is.
             is_urgent: Whether memory is all but used up: then each must go of which
                 more waits than is allowed to any.
         """
         waiting = {
             connection: size_bytes
-            for connection, read in read_bytes.items()
-            if (size_bytes := self._waiting(connection, read, now_ns=now_ns)) > 0
+            for connection, known in progress.items()
+            if (size_bytes := self._waiting(connection, known, now_ns=now_ns)) > 0
         }
         total_bytes = sum(waiting.values())
         # Ending a connection frees nothing before the server has handled what came
@@ -146,9 +147,12 @@ class Inflow:
             total_bytes -= size_bytes
         return ended
 
-    def _waiting(self, connection: ConnectionId, read: int, *, now_ns: int) -> int:
+    def _waiting(
+        self, connection: ConnectionId, progress: TCPProgress, *, now_ns: int
+    ) -> int:
+        read = progress.read_bytes
         given = self._given.get(connection)
-        if given is None or read < given.size_bytes:
+        if given is None or progress.received_bytes < given.size_bytes:
             # A new connection that the server has not heard of yet, under an old
             # number perhaps: the server was given none of it.
             return read - _ALLOWANCE_BYTES

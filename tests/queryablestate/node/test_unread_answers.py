@@ -31,7 +31,7 @@ class Clients:
         self.look_count += 1
         written_bytes = self.written[connection]
         return TCPProgress(
-            written_bytes=written_bytes, unacknowledged_bytes=0, read_bytes=0
+            written_bytes=written_bytes, received_bytes=0, read_bytes=0
         )
 
     def fill(self, number: int) -> int:
