@@ -26,9 +26,7 @@ class Kernel:
         written_bytes = self.written.get(connection_id, 0)
         if written_bytes is None:
             return None
-        return TCPProgress(
-            written_bytes=written_bytes, received_bytes=0, read_bytes=0
-        )
+        return TCPProgress(written_bytes=written_bytes, received_bytes=0, read_bytes=0)
 
 
 @pytest.mark.proves("B1")

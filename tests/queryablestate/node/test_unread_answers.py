@@ -30,9 +30,7 @@ class Clients:
     def _progress(self, connection: ConnectionId) -> TCPProgress:
         self.look_count += 1
         written_bytes = self.written[connection]
-        return TCPProgress(
-            written_bytes=written_bytes, received_bytes=0, read_bytes=0
-        )
+        return TCPProgress(written_bytes=written_bytes, received_bytes=0, read_bytes=0)
 
     def fill(self, number: int) -> int:
         """Have one that does not read ask on; return what is held for it."""
