@@ -277,7 +277,7 @@ class QuestionAnswerer:
         def done(found: Found) -> None:
             # The loop only hands it over; what is small is cheaper copied than kept.
             is_copied = len(found.payload) <= SLICE_SIZE_BYTES
-            payload = zmq.Frame(found.payload, copy=is_copied)
+            payload = zmq.Frame(found.payload, copy=is_copied, track=not is_copied)
             found.payload = b""
             gone = partial(opened.reading.gone, read_id)
 

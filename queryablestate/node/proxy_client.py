@@ -214,7 +214,8 @@ class QueryStateProxyClient:
             payload: The second.
             link: The connection that *message* answers over; 0 for the present one.
             on_gone: Is called once, when the message takes no memory any more: the
-                kernel has it, or it was not sent, or its connection is over.
+                kernel has it and it is released, or it was not sent, or its connection
+                is over.
 
         Returns:
             False if the proxy takes no more; True if it has been sent, or if none is
@@ -234,7 +235,7 @@ class QueryStateProxyClient:
         outcome = send_now(self._dealer.socket, frames)
         if outcome is SendOutcome.SENT:
             self.sent_bytes += size_bytes
-            self._first.add(size_bytes, on_gone)
+            self._first.add(size_bytes, on_gone, payload)
             return True
         if on_gone is not None:
             on_gone()

@@ -98,7 +98,7 @@ class SecondConnection:
             return False
         if send_now(self._dealer.socket, frames) is not SendOutcome.SENT:
             return False
-        self.departures.add(sum(map(len, frames)), on_gone)
+        self.departures.add(sum(map(len, frames)), on_gone, frames[-1])
         return True
 
     def close(self) -> None:
