@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import threading
-from concurrent.futures import Future, InvalidStateError
 from typing import TYPE_CHECKING, TypeAlias, final
 
 from nameservice import LocalProtocolError
@@ -15,9 +14,49 @@ if TYPE_CHECKING:
     from nameservice import NameServiceError
 
 
-__all__ = ["CallReply", "PendingCalls"]
+__all__ = ["CallReply", "PendingCall", "PendingCalls"]
 
 CallReply: TypeAlias = "ReplyBody | None"
+
+
+@final
+class PendingCall:
+    """
+    A call that one thread waits for, and another one answers, once.
+
+    A lock that is held until then: a ``Future`` takes a tenth of a whole request.
+
+    Attributes:
+        call_id: Its id.
+    """
+
+    __slots__ = ("_error", "_lock", "_reply", "call_id")
+
+    def __init__(self, call_id: int) -> None:
+        self.call_id = call_id
+        self._reply: CallReply = None
+        self._error: NameServiceError | None = None
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def settle(self, *, reply: CallReply, error: NameServiceError | None) -> None:
+        """Answer it."""
+        self._reply, self._error = reply, error
+        self._lock.release()
+
+    def wait(self, timeout_seconds: float) -> CallReply:
+        """
+        Return the answer.
+
+        Raises:
+            NameServiceError: What it was answered with instead.
+            TimeoutError: If there is none in time.
+        """
+        if not self._lock.acquire(timeout=timeout_seconds):
+            raise TimeoutError
+        if self._error is not None:
+            raise self._error
+        return self._reply
 
 
 @final
@@ -27,54 +66,40 @@ class PendingCalls:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._ids = itertools.count(1)
-        self._futures: dict[int, Future[CallReply]] = {}
+        self._calls: dict[int, PendingCall] = {}
         self._is_stopped = False
 
-    def begin(self) -> tuple[int, Future[CallReply]]:
+    def begin(self) -> PendingCall:
         """
-        Return the id of a new call, and what completes with its answer.
+        Return a new call.
 
         Raises:
             LocalProtocolError: If nothing will be answered any more.
         """
-        call_id = next(self._ids)
-        future: Future[CallReply] = Future()
+        call = PendingCall(next(self._ids))
         with self._lock:
             if self._is_stopped:
                 message = "these services are closed: open new ones"
                 raise LocalProtocolError(message)
-            self._futures[call_id] = future
-        return call_id, future
+            self._calls[call.call_id] = call
+        return call
 
-    def end(self, call_id: int) -> None:
+    def end(self, call: PendingCall) -> None:
         """Forget a call that is waited for no longer."""
-        self._futures.pop(call_id, None)
+        self._calls.pop(call.call_id, None)
 
     def complete(
         self, call_id: int, *, reply: CallReply, error: NameServiceError | None
     ) -> None:
         """Answer a call, unless it was answered or has ended."""
-        future = self._futures.get(call_id)
-        if future is not None:
-            _settle(future, reply=reply, error=error)
+        call = self._calls.pop(call_id, None)
+        if call is not None:
+            call.settle(reply=reply, error=error)
 
     def stop(self, error: NameServiceError) -> None:
         """Answer those who still wait with *error*, and none after that."""
         with self._lock:
             self._is_stopped = True
-            left = tuple(self._futures.values())
-        for future in left:
-            _settle(future, reply=None, error=error)
-
-
-def _settle(
-    future: Future[CallReply], *, reply: CallReply, error: NameServiceError | None
-) -> None:
-    """Complete *future* unless somebody has done so already."""
-    try:
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(reply)
-    except InvalidStateError:
-        return
+            left = tuple(self._calls)
+        for call_id in left:
+            self.complete(call_id, reply=None, error=error)

@@ -351,17 +351,17 @@ class LeaderClient:
         """Post an event that completes a call, and wait for that."""
         if timeout_seconds is None:
             timeout_seconds = self._timeout_seconds
-        call_id, future = self._calls.begin()
+        call = self._calls.begin()
         deadline_ns = self._clock.now_ns() + seconds_to_ns(timeout_seconds)
-        self._post(event_of(call_id, deadline_ns))
         try:
-            return future.result(timeout_seconds + _GRACE_SECONDS)
-        except FutureTimeoutError:
+            self._post(event_of(call.call_id, deadline_ns))
+            return call.wait(timeout_seconds + _GRACE_SECONDS)
+        except TimeoutError:
             raise UnreachableError(
                 self._config.target, timeout_seconds, "the client's own thread is stuck"
             ) from None
         finally:
-            self._calls.end(call_id)
+            self._calls.end(call)
 
     def _post(self, event: ClientEvent) -> None:
         self._link.post(lambda: self._step(event))
