@@ -41,6 +41,10 @@ class StorageThreads:
     Args:
         storage: Closed by `close`.
         on_done: Is told the outcomes, on the thread that did the work.
+
+    Raises:
+        RuntimeError: If the process may have no more threads; the storage stays its
+            owner's.
     """
 
     def __init__(self, storage: LeaderStorage, on_done: OnDone) -> None:
@@ -54,7 +58,12 @@ class StorageThreads:
             target=self._write, name="leaderserver-writes", daemon=True
         )
         self._reader.start()
-        self._writer.start()
+        try:
+            self._writer.start()
+        except RuntimeError:
+            self._reads.put(None)
+            self._reader.join()
+            raise
 
     def submit(self, work: StorageWork) -> None:
         """Do *work* soon, after what was submitted before it for the same lane."""

@@ -204,7 +204,16 @@ class TestLife:
                 pass
         assert_closed(before)
 
-    @pytest.mark.parametrize("name", ["leaderserver", "leaderserver-publisher"])
+    @pytest.mark.parametrize(
+        "name",
+        [
+            "leaderserver",
+            "leaderserver-publisher",
+            "leaderserver-reads",
+            "leaderserver-writes",
+            "leaderserver-inflow",
+        ],
+    )
     def test_a_server_that_has_got_no_thread_says_so(
         self, name: str, tmp_path: Path
     ) -> None:
