@@ -58,6 +58,7 @@ from queryablestate.sql.protocol.refusals import SQLError, refusal_of
 from queryablestate.sql.protocol.types import BY_OID, ELEMENT_OF, encoder_of
 from queryablestate.sql.reading import all_tables, find_table, read
 from queryablestate.sql.selection import WHOLE, Selection
+from queryablestate.sql.spare_engine import SpareEngine
 from queryablestate.sql.tables import Table, engine_folded, engine_type, quoted
 
 
@@ -93,7 +94,7 @@ class _Worker:
         self._parser = Parser()
         self._trees: KeptStatements[str] = KeptStatements()
         self._engine: Engine | None = None
-        self._spare: asyncio.Task[Engine] | None = None
+        self._spare = SpareEngine(self._make_engine)
         self._met: WeakSet[AsyncQueryableStateClient] = WeakSet()
         self._more = asyncio.Semaphore(0)
         self._log = get_logger(component="sql-worker")
@@ -149,7 +150,7 @@ class _Worker:
         engine.fetch(1)
         engine.close()
         self._memory = MemoryBound(self._setup.memory_limit_bytes)
-        self._spare = asyncio.create_task(asyncio.to_thread(self._make_engine))
+        self._spare.prepare()
 
     async def _do(self, job: Job, work: asyncio.Task[None]) -> None:
         """Wait for *work*, and say how the job has ended, however that was."""
@@ -182,10 +183,8 @@ class _Worker:
         is_spent = not self._memory.end() or is_hurt
         jobs.send(self._writer, _ended(job, refusal, is_worker_spent=is_spent))
         await self._writer.drain()
-        if self._spare is None:
-            # To make one takes some milliseconds: the next statement need not wait.
-            self._spare = asyncio.create_task(asyncio.to_thread(self._make_engine))
-            await self._spare
+        # To make one takes some milliseconds: the next statement need not wait.
+        await self._spare.prepare()
 
     def _make_engine(self) -> Engine:
         return Engine(self._setup.memory_limit_bytes, self._setup.thread_count)
@@ -196,12 +195,6 @@ class _Worker:
             with contextlib.suppress(NameServiceError):  # who needs it is told
                 await client.jobs(deadline_seconds=_MEETING_SECONDS)
             self._met.add(client)
-
-    async def _take_engine(self) -> Engine:
-        assert self._spare is not None
-        self._engine = await asyncio.shield(self._spare)
-        self._spare = None
-        return self._engine
 
     async def _discard(self) -> None:
         engine, self._engine = self._engine, None
@@ -224,7 +217,7 @@ class _Worker:
             else:
                 values = values_of(oids, job.parameters)
             values = {name: values[name] for name in query.parameters}
-            engine = await self._take_engine()
+            engine = self._engine = await self._spare.take()
             await self._meet(client)
             self._memory.begin()
             await _fill(
