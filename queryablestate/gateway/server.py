@@ -27,10 +27,10 @@ from nameservice import (
     ForkGuard,
     LocalProtocolError,
     SystemClock,
-    UnreachableError,
     get_logger,
 )
 from nameservice.clock import NS_PER_SECOND
+from nameservice.loop_observation import observe_on_loop
 from nameservice.observation import Observation
 from nameservice.version import package_version
 from queryablestate.gateway.announcement import Announcement
@@ -106,6 +106,7 @@ class GatewayServer:
             ConfigurationError: If the address is taken, or the certificates cannot be
                 used; says what to change.
             LocalProtocolError: If it was started or closed before.
+            RuntimeError: If the process may have no more threads.
         """
         self._guard.check()
         with self._lock:
@@ -114,10 +115,15 @@ class GatewayServer:
             config = self._server_config()
             listener = self._listen()
             self._began_ns = self._clock.now_ns()
-            self._thread = threading.Thread(
+            thread = threading.Thread(
                 target=self._run, args=(listener, config), name="gateway", daemon=True
             )
-            self._thread.start()
+            try:
+                thread.start()
+            except RuntimeError:
+                listener.close()
+                raise
+            self._thread = thread
         if not self._started.wait(_START_SECONDS) or self.failure is not None:
             self.close()
             raise ConfigurationError(f"cannot serve {self._url}: {self.failure}")
@@ -173,12 +179,9 @@ class GatewayServer:
         loop = self._loop
         if loop is None or self._thread is None or not self._thread.is_alive():
             raise LocalProtocolError("the GatewayServer is not running")
-        coming = asyncio.run_coroutine_threadsafe(self._observe(), loop)
-        try:
-            return coming.result(timeout_seconds)
-        except TimeoutError:
-            coming.cancel()
-            raise UnreachableError(self._url, timeout_seconds) from None
+        return observe_on_loop(
+            self._observe, loop, target=self._url, timeout_seconds=timeout_seconds
+        )
 
     def __enter__(self) -> Self:
         self.start()

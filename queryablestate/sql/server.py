@@ -22,9 +22,9 @@ from nameservice import (
     ForkGuard,
     LocalProtocolError,
     SystemClock,
-    UnreachableError,
     get_logger,
 )
+from nameservice.loop_observation import observe_on_loop
 from nameservice.observation import Observation
 from queryablestate.sql.clients import CallerClients
 from queryablestate.sql.config import SQLConfig, split_address
@@ -162,12 +162,9 @@ class SQLServer:
         async def look() -> Observation:
             return Observation(role="sql", figures=self._figures(), problem=problem)
 
-        try:
-            return asyncio.run_coroutine_threadsafe(look(), self._loop).result(
-                timeout_seconds
-            )
-        except TimeoutError:
-            raise UnreachableError(self._address, timeout_seconds) from None
+        return observe_on_loop(
+            look, self._loop, target=self._address, timeout_seconds=timeout_seconds
+        )
 
     def _figures(self) -> Mapping[str, int]:
         return {
