@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 __all__ = ["DriverControl", "DriverWatch"]
 
 _LINE_SIZE_BYTES_MAX: Final = 1_024
+_PAUSE_SECONDS: Final = 0.1
+"""Before a connection that could not be taken is taken again."""
 
 _STARTING: Final = "starting"
 _ENDED: Final = "ended"
@@ -156,31 +158,41 @@ class DriverControl:
                     connection.shutdown(socket.SHUT_RDWR)
             return bool(self._connections)
 
-    def _accept(self) -> list[socket.socket]:
-        """Return who has connected since; with the lock."""
-        accepted = []
-        with contextlib.suppress(BlockingIOError):
-            while True:
+    def _accept(self) -> tuple[list[socket.socket], bool]:
+        """Return who has connected since, and whether all have; with the lock."""
+        accepted: list[socket.socket] = []
+        while True:
+            try:
                 connection, _ = self._listener.accept()
-                accepted.append(connection)
-                self._connections.append(connection)
-        return accepted
+            except BlockingIOError:
+                return accepted, True
+            except OSError:  # out of open files, or of memory
+                return accepted, False
+            accepted.append(connection)
+            self._connections.append(connection)
 
     def _serve(self) -> None:
         with selectors.DefaultSelector() as selector:
             selector.register(self._wakee, selectors.EVENT_READ)
             selector.register(self._listener, selectors.EVENT_READ)
             parts: dict[socket.socket, bytes] = {}
+            is_listening = True
             while True:
-                for key, _ in selector.select():
+                ready_now = selector.select(None if is_listening else _PAUSE_SECONDS)
+                if not is_listening:
+                    selector.register(self._listener, selectors.EVENT_READ)
+                    is_listening = True
+                for key, _ in ready_now:
                     if key.fileobj is self._wakee:
                         return
                     if key.fileobj is self._listener:
                         with self._lock:
-                            accepted = self._accept()
+                            accepted, is_listening = self._accept()
                         for connection in accepted:
                             selector.register(connection, selectors.EVENT_READ)
                             parts[connection] = b""
+                        if not is_listening:
+                            selector.unregister(self._listener)
                         continue
                     (ready,) = (each for each in parts if each is key.fileobj)
                     read = self._read(ready)

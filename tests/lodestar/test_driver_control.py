@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import socket
 
 import pytest
 
-from lodestar.driver_control import DriverWatch
+from lodestar.driver_control import DriverControl, DriverWatch
+from tests.exhausted_descriptors import no_more_descriptors
+from tests.recording import wait_until
 
 
 def tell(watch: DriverWatch, state: str, epoch: int | None = None) -> None:
@@ -55,3 +58,21 @@ class TestWatch:
         watch = DriverWatch("flights", pytest.fail)
         watch.told(line)
         assert watch.observe().problem == "the driver has ended"
+
+
+@pytest.mark.proves("H1")
+class TestControl:
+    def test_a_driver_that_cannot_be_heard_yet_is_heard_later(self) -> None:
+        """H1: out of open files it is not told to end, and nothing else breaks."""
+        lines: list[bytes] = []
+        with (
+            DriverControl(lines.append) as control,
+            socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as driver,
+        ):
+            with no_more_descriptors():
+                driver.connect(control.path)
+                driver.sendall(b"warm\n")
+                assert not control.stop()
+            wait_until(lambda: lines == [b"warm"])
+            assert control.stop()
+            assert driver.recv(1) == b""
