@@ -13,7 +13,9 @@ at once), and waits for the end of the JVM by a descriptor of that process.
 *Slots.*  Under the directory that the user names, each node has a slot ``node-0``,
 ``node-1``, …, and takes the first one that no other process holds: so a node that is
 started in place of a dead one finds that one's rows, and its name.  The slot is held by
-a lock on a file, which the system releases when the process ends, however it ends.
+a lock on a file, which the system releases when the process ends, however it ends.  The
+file says which process that is: what else a slot has in it may be of one before, which
+was killed.
 """
 
 from __future__ import annotations
@@ -41,11 +43,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-__all__ = ["NodeOrder", "RunningNode", "is_slot_held", "read_slots", "start_time_of"]
+__all__ = ["NodeOrder", "RunningNode", "holder_of", "read_slots", "start_time_of"]
 
 SLOT_COUNT_MAX: Final = 1_000
 _LOCK_NAME: Final = "slot.lock"
 _RUNNING_NAME: Final = "running.json"
+_PID_SIZE_MAX: Final = 20
 _LOG_NAME: Final = "node.log"
 _ROWS_NAME: Final = "rows"
 _CHECK_MS: Final = 1_000
@@ -115,18 +118,32 @@ def start_time_of(pid: int) -> str:
     return stat.rpartition(")")[2].split()[19]
 
 
-def is_slot_held(slot: Path) -> bool:
-    """Return whether a process holds *slot*."""
+def holder_of(slot: Path) -> int | None:
+    """Return which process holds *slot*; None if none does, or it has not said yet."""
     try:
         descriptor = os.open(slot / _LOCK_NAME, os.O_RDWR | os.O_CLOEXEC)
     except OSError:
-        return False
+        return None
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+        if not _is_locked(descriptor):
+            return None
+        said = os.pread(descriptor, _PID_SIZE_MAX, 0)
     finally:
         os.close(descriptor)
+    return int(said) if said.isdigit() else None
+
+
+def _is_locked(descriptor: int) -> bool:
+    """
+    Return whether a process holds the slot of this file; it is looked at for a moment.
+
+    Others may look at the same time: a slot is not held because they do.
+    """
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    fcntl.flock(descriptor, fcntl.LOCK_UN)
     return False
 
 
@@ -134,11 +151,15 @@ def read_slots(data_dir: Path) -> list[RunningNode]:
     """Return the nodes that serve from slots of *data_dir*."""
     found = []
     for slot in sorted(data_dir.glob("node-*")):
-        if not is_slot_held(slot):
+        holder = holder_of(slot)
+        if holder is None:
             continue
         with contextlib.suppress(OSError, ValueError, TypeError):
             text = (slot / _RUNNING_NAME).read_text(encoding="utf-8")
-            found.append(RunningNode(**json.loads(text)))
+            node = RunningNode(**json.loads(text))
+            # One that is being started in place of a dead one has not written its own.
+            if node.pid == holder:
+                found.append(node)
     return found
 
 
@@ -166,18 +187,29 @@ def _held_slot(data_dir: Path) -> Iterator[Path]:
             slot / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
         )
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            continue
-        try:
+            if not _take(descriptor):
+                continue
             yield slot
+            return
         finally:
             os.close(descriptor)
-        return
     raise ConfigurationError(
         f"{data_dir} has no free slot among {SLOT_COUNT_MAX}: use another data_dir"
     )
+
+
+def _take(descriptor: int) -> bool:
+    """Take the slot of this file, and say so in it; return False if it is held."""
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if _is_locked(descriptor):
+                return False
+            continue  # another process only looked at it
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+        return True
 
 
 def _serve(order: NodeOrder, slot: Path) -> int:

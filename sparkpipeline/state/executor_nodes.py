@@ -46,7 +46,7 @@ from sparkpipeline.state import executor_node_process
 from sparkpipeline.state.executor_node_process import (
     NodeOrder,
     RunningNode,
-    is_slot_held,
+    holder_of,
     read_slots,
     start_time_of,
 )
@@ -402,7 +402,8 @@ def _stop_here(nodes: Iterable[RunningNode]) -> None:
     clock = SystemClock()
     deadline_ns = clock.now_ns() + seconds_to_ns(_STOP_TIMEOUT_SECONDS)
     is_killed = False
-    while ending := [node for node in ending if is_slot_held(Path(node.slot))]:
+    # Another node may take the slot as soon as one has ended.
+    while ending := [node for node in ending if holder_of(Path(node.slot)) == node.pid]:
         if clock.now_ns() >= deadline_ns and not is_killed:
             is_killed = True
             for node in ending:

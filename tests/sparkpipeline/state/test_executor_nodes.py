@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from attrs import asdict
 from pyspark.sql import SparkSession
 
 from haservices import HAConfig, open_ha_services
@@ -23,11 +26,14 @@ from queryablestate.proxy.server import QueryStateProxyServer
 from sparkpipeline import start_nodes
 from sparkpipeline.state.executor_node_process import (
     NodeOrder,
+    RunningNode,
     _Executor,
-    is_slot_held,
+    _held_slot,
+    holder_of,
     read_slots,
     start_time_of,
 )
+from sparkpipeline.state.executor_nodes import _stop_here
 from tests.recording import wait_until
 
 
@@ -97,7 +103,7 @@ class TestLocalMode:
         (node,) = start_nodes(spark, config, data_dir=tmp_path).nodes
         assert os.getsid(node.pid) == node.pid
         os.kill(node.pid, signal.SIGTERM)
-        wait_until(lambda: not is_slot_held(Path(node.slot)))
+        wait_until(lambda: holder_of(Path(node.slot)) is None)
         # It kept its rows and its name.
         with start_nodes(spark, config, data_dir=tmp_path) as nodes:
             assert nodes.node_ids == (node.node_id,)
@@ -173,3 +179,111 @@ def test_an_executor_is_watched_where_the_kernel_has_no_pidfd(
         finally:
             os.close(reader)
             os.close(writer)
+
+
+HOLDER = """
+import sys
+from pathlib import Path
+from sparkpipeline.state.executor_node_process import _held_slot
+
+with _held_slot(Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def put_running(data_dir: Path, pid: int) -> RunningNode:
+    """Leave what a node says of itself in the first slot, and return it."""
+    slot = data_dir / "node-0"
+    node = RunningNode(
+        node_id="node-of-old",
+        address="tcp://127.0.0.1:1",
+        slot=str(slot),
+        pid=pid,
+        jvm_pid=1,
+        jvm_started="1",
+        token="unused",
+    )
+    slot.mkdir(exist_ok=True)
+    (slot / "running.json").write_text(json.dumps(asdict(node)), encoding="utf-8")
+    return node
+
+
+class TestSlots:
+    """A lock says that a slot is held, a file what serves: at different moments."""
+
+    def test_a_killed_node_does_not_serve_while_another_starts_in_its_slot(
+        self, tmp_path: Path
+    ) -> None:
+        """What it has left behind is not what holds the slot: it is started again."""
+        with subprocess.Popen(["true"]) as process:
+            process.wait()
+        put_running(tmp_path, process.pid)
+        assert read_slots(tmp_path) == []
+        with _held_slot(tmp_path):
+            assert read_slots(tmp_path) == []
+
+    def test_a_process_with_the_number_of_a_killed_node_is_not_stopped(
+        self, tmp_path: Path
+    ) -> None:
+        """Stopping ends at once, though another node holds the slot by now."""
+        with subprocess.Popen(["sleep", "600"]) as process:
+            node = put_running(tmp_path, process.pid)
+            try:
+                with _held_slot(tmp_path):
+                    _stop_here([node])
+                assert process.poll() is None
+            finally:
+                process.kill()
+
+    def test_stopping_does_not_wait_for_the_next_node_in_a_slot(
+        self, tmp_path: Path
+    ) -> None:
+        """Another application may start one there as soon as the slot is free."""
+        is_over = threading.Event()
+
+        def take_next() -> None:
+            with (tmp_path / "node-0" / "slot.lock").open("r+b") as file:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                file.truncate(0)
+                os.pwrite(file.fileno(), b"1", 0)
+                is_over.wait()
+
+        with subprocess.Popen(
+            [sys.executable, "-c", HOLDER, str(tmp_path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=ROOT,
+        ) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"held\n"
+            node = put_running(tmp_path, process.pid)
+            assert read_slots(tmp_path) == [node]
+            thread = threading.Thread(target=take_next)
+            thread.start()
+            try:
+                _stop_here([node])
+            finally:
+                process.kill()
+                is_over.set()
+                thread.join()
+
+    def test_a_slot_is_not_held_because_somebody_looks(self, tmp_path: Path) -> None:
+        """A node would begin with nothing, beside the rows of the one before."""
+        is_over = threading.Event()
+
+        def look() -> None:
+            while not is_over.is_set():
+                holder_of(tmp_path / "node-0")
+
+        threads = [threading.Thread(target=look) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        try:
+            for _ in range(2_000):
+                with _held_slot(tmp_path) as slot:
+                    assert slot.name == "node-0"
+        finally:
+            is_over.set()
+            for thread in threads:
+                thread.join()
