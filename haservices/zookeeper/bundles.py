@@ -15,6 +15,10 @@ is there.  A value in a node is therefore marked: itself, or a reference.
 Bundles that nothing refers to any more are deleted before the next one is made.  Only
 the leader may (the deletion is a commit of its own), and a reader that comes too late
 reads the path again: it holds another value by then.
+
+What refers to a bundle is read node by node, and the leader may be committing on other
+threads: their bundles are there, and nothing refers to them yet.  So a deletion is one
+transaction with the check that nothing has been committed since before the first look.
 """
 
 from __future__ import annotations
@@ -23,7 +27,12 @@ import contextlib
 import uuid
 from typing import TYPE_CHECKING
 
-from haservices.zookeeper.nodes import DeleteNode, TransactionFailedError
+from haservices.zookeeper.nodes import (
+    CheckNode,
+    CreateNode,
+    DeleteNode,
+    TransactionFailedError,
+)
 from haservices.zookeeper.packing import refer, unpack, unused_bundles
 from haservices.zookeeper.reading import or_none, read_children, read_node
 from nameservice import DidNotHappenError, NameServiceError, StaleEpochError
@@ -31,13 +40,14 @@ from nameservice import DidNotHappenError, NameServiceError, StaleEpochError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from concurrent.futures import Future
 
-    from haservices.zookeeper.nodes import NodeOperation
+    from haservices.zookeeper.nodes import NodeOperation, NodeStat
     from haservices.zookeeper.paths import ComponentPaths
     from haservices.zookeeper.session import ZooKeeperSession
 
 
-__all__ = ["bundled", "read_value"]
+__all__ = ["bundled", "collect", "read_value"]
 
 
 def read_value(
@@ -79,7 +89,7 @@ def bundled(
     name = uuid.uuid4().hex
     path = f"{paths.bundles}/{name}"
     bundle, referring = refer(operations, paths, name=name)
-    _collect(session, paths, transact)
+    collect(session, paths, transact)
     session.calls.write(lambda: session.parents.create(paths.bundles))
     session.calls.write(lambda: session.connection.create(path, bundle))
     try:
@@ -91,12 +101,13 @@ def bundled(
         raise
 
 
-def _collect(
+def collect(
     session: ZooKeeperSession,
     paths: ComponentPaths,
     transact: Callable[[Sequence[NodeOperation]], None],
 ) -> None:
-    """Delete the bundles that no path refers to."""
+    """Delete the bundles that no path refers to; what is in doubt stays."""
+    unchanged = _unchanged_since_now(session, paths)
     names = read_children(session, paths.bundles)
     if not names:
         return
@@ -110,6 +121,23 @@ def _collect(
     )
     values = (node.value for node in nodes if node is not None)
     for name in unused_bundles(names, values):
-        # Another leader may have been quicker.
+        # Another leader may have been quicker, or something been committed.
         with contextlib.suppress(TransactionFailedError):
-            transact([DeleteNode(path=f"{paths.bundles}/{name}")])
+            transact([*unchanged, DeleteNode(path=f"{paths.bundles}/{name}")])
+
+
+def _unchanged_since_now(
+    session: ZooKeeperSession, paths: ComponentPaths
+) -> Sequence[NodeOperation]:
+    """Return what fails in a transaction if anything is committed from now on."""
+
+    def ask() -> Future[NodeStat | None]:
+        session.connection.sync()
+        return session.connection.exists(paths.store)
+
+    stat = session.calls.read(ask)
+    if stat is None:
+        # There is no check for that but to create it.
+        return CreateNode(path=paths.store, value=b""), DeleteNode(path=paths.store)
+    # Each commit sets it, too (store_core.py).
+    return (CheckNode(path=paths.store, version=stat.version),)

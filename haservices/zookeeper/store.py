@@ -17,7 +17,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, assert_never, final
 
 from election.store import VersionedValue
-from haservices.zookeeper.bundles import bundled, read_value
+from haservices.zookeeper.bundles import bundled, collect, read_value
 from haservices.zookeeper.entry import Commit
 from haservices.zookeeper.nodes import (
     ANY_VERSION,
@@ -230,11 +230,16 @@ def cleanup_store(session: ZooKeeperSession, paths: ComponentPaths) -> None:
 
     The nodes above go too where no contender is: they hold nothing then.
     """
-    for parent in (paths.store, paths.bundles):
-        while names := read_children(session, parent):
-            _delete_all(
-                session, [f"{parent}/{name}" for name in names[:_DELETE_COUNT_MAX]]
-            )
+    while names := read_children(session, paths.store):
+        _delete_all(
+            session, [f"{paths.store}/{name}" for name in names[:_DELETE_COUNT_MAX]]
+        )
+    # Not those of values that a leader has written meanwhile.
+    collect(
+        session,
+        paths,
+        lambda nodes: session.calls.write(lambda: session.connection.transact(nodes)),
+    )
     _delete_all(session, [paths.store, paths.bundles, paths.contenders, paths.node])
     # Where a leader has written meanwhile the node is still there: tell who watches it.
     with contextlib.suppress(NodeMissingError):

@@ -7,7 +7,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -15,11 +15,15 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
-from election import Delete, LeaderElection, LeaderSession, Put
+from election import Delete, LeaderElection, LeaderSession, LeaderStore, Put
 from haservices import Guarantee, HAConfig, HAServices, open_ha_services
 from haservices.testing.tcp_proxy import TCPProxy
 from haservices.testing.zookeeper_server import ZooKeeperServer
 from haservices.zookeeper.backend import ZooKeeperHAServices
+from haservices.zookeeper.packing import unused_bundles
+from haservices.zookeeper.reading import read_children
+from haservices.zookeeper.session import ZooKeeperSession
+from haservices.zookeeper.store import ZooKeeperStoreDriver
 from nameservice import (
     DidNotHappenError,
     LeadershipLostError,
@@ -639,6 +643,52 @@ class TestStore:
         ha.cleanup(JOB)
         assert not cluster.exists(bundles)
 
+    @pytest.mark.proves("L1")
+    def test_commits_of_many_values_at_once_keep_what_each_has_written(
+        self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """L1: one that looks for unused values takes none that is just being used."""
+        ha = cluster.open(connect_timeout_seconds=30.0)
+        _, _, session = cluster.lead(ha)
+        store = ha.get_leader_store(JOB)
+        other = _commit_before_transaction(monkeypatch, store, session)
+
+        def look(names: Sequence[str], values: Iterable[bytes]) -> list[str]:
+            found = unused_bundles(names, values)
+            other.finish()
+            return found
+
+        monkeypatch.setattr("haservices.zookeeper.bundles.unused_bundles", look)
+        store.commit(_many_values("mine"), session=session)
+        for path in ("mine/0000", "other/0000"):
+            value = store.get(path)
+            assert value is not None
+            assert value.value == b"v" * 1_000
+
+    @pytest.mark.proves("L3")
+    def test_a_cleanup_takes_no_part_of_what_is_written_meanwhile(
+        self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """L3: a value is there or is not; it is never there and unreadable."""
+        ha = cluster.open(connect_timeout_seconds=30.0)
+        _, _, session = cluster.lead(ha)
+        store = ha.get_leader_store(JOB)
+        other = _commit_before_transaction(monkeypatch, store, session)
+
+        def read(session: ZooKeeperSession, path: str) -> Sequence[str]:
+            found = read_children(session, path)
+            if path.endswith(f"/bundles/{JOB}"):
+                other.finish()
+            return found
+
+        for module in ("store", "bundles"):
+            monkeypatch.setattr(f"haservices.zookeeper.{module}.read_children", read)
+        ha.cleanup(JOB)
+        for path in store.list():
+            value = store.get(path)
+            assert value is not None
+            assert value.value == b"v" * 1_000
+
     def test_a_version_that_must_not_exist_is_checked_for_deletions_too(
         self, cluster: Cluster
     ) -> None:
@@ -651,6 +701,45 @@ class TestStore:
         with pytest.raises(DidNotHappenError):
             store.delete("a", version=0, session=session)
         assert store.list() == ["a"]
+
+
+def _many_values(name: str) -> list[Put]:
+    """Return what is too much for one request with all its paths."""
+    return [Put(f"{name}/{number:04}", b"v" * 1_000) for number in range(1_000)]
+
+
+class _OtherCommit:
+    """A commit on a thread of its own, whose values are written beforehand."""
+
+    def __init__(self, commit: Callable[[], None]) -> None:
+        self.may_go_on = threading.Event()
+        self.thread = threading.Thread(target=commit)
+
+    def finish(self) -> None:
+        """Have it end, unless it is itself that calls; again changes nothing."""
+        self.may_go_on.set()
+        if threading.current_thread() is not self.thread:
+            self.thread.join()
+
+
+def _commit_before_transaction(
+    monkeypatch: pytest.MonkeyPatch, store: LeaderStore, session: LeaderSession
+) -> _OtherCommit:
+    """Begin a commit of many values, and return when only its transaction is left."""
+    is_written = threading.Event()
+    other = _OtherCommit(lambda: store.commit(_many_values("other"), session=session))
+    transact = ZooKeeperStoreDriver._transact
+
+    def wait(driver: ZooKeeperStoreDriver, *arguments: Any) -> None:
+        if threading.current_thread() is other.thread:
+            is_written.set()
+            other.may_go_on.wait()
+        transact(driver, *arguments)
+
+    monkeypatch.setattr(ZooKeeperStoreDriver, "_transact", wait)
+    other.thread.start()
+    is_written.wait()
+    return other
 
 
 class TestOperations:
