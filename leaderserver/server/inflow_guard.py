@@ -141,12 +141,15 @@ class InflowGuard:
         connections = self._inflow.connections
         if now_ns - self._turned_ns > _STALL_NS:
             connections = self._find_connections() or connections
+        before = self._inflow.before()
         progress = {
             connection: known
             for connection in connections
             if (known := tcp_progress(connection)) is not None
         }
-        ended = self._inflow.excess(progress, now_ns=now_ns, is_urgent=is_urgent)
+        ended = self._inflow.excess(
+            progress, before, now_ns=now_ns, is_urgent=is_urgent
+        )
         for connection in ended:
             self._disconnect(connection)
         if ended:

@@ -8,6 +8,11 @@ server how much it was given; the difference waits inside libzmq.  Here the two 
 compared, and the connections named that must go: those with too much, and, when all
 together have too much, the ones with the most.
 
+The two are known of different moments: while the kernel is asked, more comes, and is
+given to the server on another thread.  So what was given is noted before, and looked at
+again after.  An old connection has received what was given before, at least; and what
+was given since the kernel was asked can only make less seem to wait.
+
 What ZMTP itself sends (handshake, pings) is read and never given to the server, so each
 connection is allowed a little more, and more with its age.
 """
@@ -16,7 +21,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, final
 
-from attrs import define
+from attrs import define, frozen
 
 from nameservice.clock import NS_PER_SECOND
 
@@ -28,7 +33,7 @@ if TYPE_CHECKING:
     from zmqtransport.tcp_counters import TCPProgress
 
 
-__all__ = ["Inflow"]
+__all__ = ["GivenBefore", "Inflow"]
 
 _ALLOWANCE_BYTES: Final = 64 * 1024
 _ALLOWANCE_BYTES_PER_SECOND: Final = 1_000
@@ -46,6 +51,21 @@ class _Given:
 
     opened_ns: int
     size_bytes: int = 0
+
+
+@final
+@frozen
+class GivenBefore:
+    """
+    What the server had been given of one connection, before the kernel was asked.
+
+    Attributes:
+        of: The connection that had the number then.
+        size_bytes: How much that was.
+    """
+
+    of: _Given
+    size_bytes: int
 
 
 @final
@@ -107,9 +127,17 @@ class Inflow:
                 # A frame's length takes one byte up to 255, and eight above.
                 given.size_bytes += size_bytes if size_bytes <= 257 else size_bytes + 7
 
+    def before(self) -> Mapping[ConnectionId, GivenBefore]:
+        """Return what was given of each connection, for `excess`."""
+        return {
+            connection: GivenBefore(given, given.size_bytes)
+            for connection, given in self._given.copy().items()
+        }
+
     def excess(
         self,
         progress: Mapping[ConnectionId, TCPProgress],
+        before: Mapping[ConnectionId, GivenBefore],
         *,
         now_ns: int,
         is_urgent: bool = False,
@@ -119,6 +147,7 @@ class Inflow:
 
         Args:
             progress: How far each connection has come since it opened.
+            before: What `before` has returned before that was asked.
             now_ns: When it is.
             is_urgent: Whether memory is all but used up: then each must go of which
                 more waits than is allowed to any.
@@ -126,7 +155,12 @@ class Inflow:
         waiting = {
             connection: size_bytes
             for connection, known in progress.items()
-            if (size_bytes := self._waiting(connection, known, now_ns=now_ns)) > 0
+            if (
+                size_bytes := self._waiting(
+                    connection, known, before.get(connection), now_ns=now_ns
+                )
+            )
+            > 0
         }
         total_bytes = sum(waiting.values())
         # Ending a connection frees nothing before the server has handled what came
@@ -148,11 +182,22 @@ class Inflow:
         return ended
 
     def _waiting(
-        self, connection: ConnectionId, progress: TCPProgress, *, now_ns: int
+        self,
+        connection: ConnectionId,
+        progress: TCPProgress,
+        before: GivenBefore | None,
+        *,
+        now_ns: int,
     ) -> int:
         read = progress.read_bytes
         given = self._given.get(connection)
-        if given is None or progress.received_bytes < given.size_bytes:
+        if given is not (None if before is None else before.of):
+            return 0  # it came or went meanwhile: of which one that was is not known
+        if (
+            given is None
+            or before is None
+            or progress.received_bytes < before.size_bytes
+        ):
             # A new connection that the server has not heard of yet, under an old
             # number perhaps: the server was given none of it.
             return read - _ALLOWANCE_BYTES

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pytest
 
@@ -30,6 +30,17 @@ def took(
     }
 
 
+def excess(
+    made: Inflow,
+    progress: Mapping[ConnectionId, TCPProgress],
+    *,
+    now_ns: int,
+    is_urgent: bool = False,
+) -> Sequence[ConnectionId]:
+    """Return what must be ended if nothing was given while the kernel was asked."""
+    return made.excess(progress, made.before(), now_ns=now_ns, is_urgent=is_urgent)
+
+
 def inflow() -> Inflow:
     """Return one with small limits, and three connections."""
     made = Inflow(
@@ -49,7 +60,7 @@ def test_what_was_given_waits_no_more() -> None:
     for _ in range(100):
         made.given(A, [4, 100_000])
     read = 100 * (6 + 9 + 100_000)
-    assert made.excess(took({A: read}), now_ns=0) == []
+    assert excess(made, took({A: read}), now_ns=0) == []
 
 
 @pytest.mark.proves("N3")
@@ -58,15 +69,15 @@ def test_short_and_long_frames_are_counted_as_zmtp_sends_them() -> None:
     made = inflow()
     made.given(A, [255, 256])
     # Had more been counted than was read, this were taken for another connection.
-    assert made.excess(took({A: 2 + 255 + 9 + 256 + 1_000 * KIB}), now_ns=0) == []
-    assert made.excess(took({A: 2 + 255 + 9 + 256 - 1 + 2_000 * KIB}), now_ns=0) == [A]
+    assert excess(made, took({A: 2 + 255 + 9 + 256 + 1_000 * KIB}), now_ns=0) == []
+    assert excess(made, took({A: 2 + 255 + 9 + 256 - 1 + 2_000 * KIB}), now_ns=0) == [A]
 
 
 @pytest.mark.proves("N3")
 def test_one_connection_has_a_limit() -> None:
     """N3: a message that never ends costs its connection."""
     made = inflow()
-    assert made.excess(took({A: 1_200 * KIB, B: 500 * KIB}), now_ns=0) == [A]
+    assert excess(made, took({A: 1_200 * KIB, B: 500 * KIB}), now_ns=0) == [A]
 
 
 @pytest.mark.proves("N3")
@@ -74,7 +85,7 @@ def test_all_together_have_a_limit() -> None:
     """N3: those with the most go, until half of what may wait is free."""
     made = inflow()
     read = {A: 900 * KIB, B: 950 * KIB, C: 400 * KIB}
-    assert made.excess(took(read), now_ns=0) == [B, A]
+    assert excess(made, took(read), now_ns=0) == [B, A]
 
 
 @pytest.mark.proves("N3")
@@ -82,8 +93,8 @@ def test_those_with_little_stay() -> None:
     """N3: a flood never costs those with few."""
     made = inflow()
     read = {A: 990 * KIB, B: 10 * KIB, C: 20 * KIB}
-    assert made.excess(took(read), now_ns=0) == []
-    assert made.excess(took(read), now_ns=0, is_urgent=True) == [A]
+    assert excess(made, took(read), now_ns=0) == []
+    assert excess(made, took(read), now_ns=0, is_urgent=True) == [A]
 
 
 @pytest.mark.proves("N3")
@@ -91,7 +102,7 @@ def test_pings_are_allowed_for() -> None:
     """N3: a client that is silent for a month is not taken for a flood."""
     made = inflow()
     month_ns = 30 * 86_400 * NS_PER_SECOND
-    assert made.excess(took({A: 30 * 86_400 * 50}), now_ns=month_ns) == []
+    assert excess(made, took({A: 30 * 86_400 * 50}), now_ns=month_ns) == []
 
 
 @pytest.mark.proves("N3")
@@ -100,8 +111,32 @@ def test_what_comes_while_the_kernel_is_asked_ends_no_connection() -> None:
     made = inflow()
     made.given(A, [9_000 * KIB])
     read, received = {A: 5_000 * KIB}, {A: 9_100 * KIB}
-    assert made.excess(took(read, received), now_ns=0) == []
-    assert made.excess(took(read), now_ns=0) == [A]
+    assert excess(made, took(read, received), now_ns=0) == []
+    assert excess(made, took(read), now_ns=0) == [A]
+
+
+@pytest.mark.proves("N3")
+def test_what_is_given_while_the_kernel_is_asked_ends_no_connection() -> None:
+    """N3: the server is given more of an old connection than the kernel knew of."""
+    made = inflow()
+    made.given(A, [9_000 * KIB])
+    before = made.before()
+    progress = took({A: 9_001 * KIB})
+    made.given(A, [5 * KIB])
+    assert made.excess(progress, before, now_ns=0) == []
+
+
+@pytest.mark.proves("N3")
+def test_a_connection_that_comes_meanwhile_is_not_ended_for_the_one_before() -> None:
+    """N3: what the kernel said is of the connection that had the number then."""
+    made = inflow()
+    made.given(A, [9_000 * KIB])
+    before = made.before()
+    progress = took({A: 9_001 * KIB})
+    made.opened(A, now_ns=0)
+    assert made.excess(progress, before, now_ns=0) == []
+    made.closed(A)
+    assert made.excess(progress, before, now_ns=0) == []
 
 
 @pytest.mark.proves("N3")
@@ -109,10 +144,10 @@ def test_a_number_that_is_used_again_starts_anew() -> None:
     """N3: none inherits what another has sent and was given."""
     made = inflow()
     made.given(A, [10_000 * KIB])
-    assert made.excess(took({A: 5_000 * KIB}), now_ns=0) == [A]
+    assert excess(made, took({A: 5_000 * KIB}), now_ns=0) == [A]
     made.opened(A, now_ns=0)
-    assert made.excess(took({A: 60 * KIB}), now_ns=0) == []
+    assert excess(made, took({A: 60 * KIB}), now_ns=0) == []
     made.closed(A)
     made.given(A, [10_000 * KIB])
-    assert made.excess(took({A: 5_000 * KIB}), now_ns=0) == [A]
+    assert excess(made, took({A: 5_000 * KIB}), now_ns=0) == [A]
     assert set(made.connections) == {B, C}
