@@ -72,7 +72,7 @@ class SQLServer:
                 "cannot be reached from: use a LeaderServer"
             )
         self._tls = _tls_context(self._config)
-        self._parser = _make_parser()
+        self._make_parser = _find_parser()
         self._guard = ForkGuard()
         self._clock = SystemClock()
         self._log = get_logger(component="sql")
@@ -124,7 +124,6 @@ class SQLServer:
             self._thread.join()
         elif self._thread.ident is None:
             self._loop.close()
-        self._parser.close()
 
     def join(self) -> None:
         """Wait until it has ended, by `close` or by a failure."""
@@ -192,7 +191,6 @@ class SQLServer:
 
     async def _serve(self) -> None:
         config = self._config
-        host, port = split_address(config.bind)
         self._clients = CallerClients(
             self._ha,
             count_max=config.client_count_max,
@@ -207,12 +205,18 @@ class SQLServer:
             config.worker_count,
         )
         desk = Desk(
-            self._parser,
+            self._make_parser,
             self._workers,
             text_size_max=config.text_size_max,
             now_ns=self._clock.now_ns,
         )
-        self._shared = Shared(config, self._tls, self._clients, desk)
+        with contextlib.closing(desk):
+            self._shared = Shared(config, self._tls, self._clients, desk)
+            await self._listen()
+
+    async def _listen(self) -> None:
+        config = self._config
+        host, port = split_address(config.bind)
         try:
             server = await asyncio.start_server(
                 self._connected, host, port, limit=_STREAM_LIMIT_BYTES
@@ -271,7 +275,7 @@ class SQLServer:
                 await writer.wait_closed()
 
 
-def _make_parser() -> Parser:
+def _find_parser() -> type[Parser]:
     try:
         from queryablestate.sql.engine import Parser  # noqa: PLC0415 (an extra)
     except ImportError as error:
@@ -279,7 +283,7 @@ def _make_parser() -> Parser:
             "SQL needs DuckDB and pyarrow, which are not installed here: "
             "pip install 'spark-lodestar[sql]'"
         ) from error
-    return Parser()
+    return Parser
 
 
 def _tls_context(config: SQLConfig) -> ssl.SSLContext | None:

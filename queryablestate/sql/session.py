@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, final
 
 from attrs import define, field
@@ -55,6 +56,8 @@ __all__ = ["Desk", "Session"]
 
 _TABLE_COUNT_MAX: Final = 1_000
 _FRESH_NS: Final = 1_000_000_000
+_SHORT_TEXT_SIZE_MAX: Final = 2_000
+"""Parsed at once: that takes some ten milliseconds at the most."""
 
 
 @final
@@ -63,36 +66,59 @@ class Desk:
     What all sessions share.
 
     Args:
-        parser: Of statements.
+        make_parser: Makes a parser of statements; two are made, and closed with this.
         workers: That answer queries.
         text_size_max: How long a text of statements may be, in characters.
         now_ns: Tells the time.
     """
 
     def __init__(
-        self, parser: Parser, workers: Workers, *, text_size_max: int, now_ns: Any
+        self,
+        make_parser: Callable[[], Parser],
+        workers: Workers,
+        *,
+        text_size_max: int,
+        now_ns: Any,
     ) -> None:
         self.workers = workers
         self.text_size_max = text_size_max
         self.now_ns = now_ns
         self.counts: dict[str, int] = {"points_total": 0, "queries_total": 0}
-        self._parser = parser
+        self._parser = make_parser()
+        self._parser_of_long = make_parser()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="sql-parser")
         self._queries: KeptStatements[Query] = KeptStatements()
         self._tables: OrderedDict[Any, tuple[int, Any]] = OrderedDict()
 
-    def query(self, text: str) -> Query:
+    def close(self) -> None:
+        """Release the parsers.  Idempotent."""
+        self._thread.shutdown(cancel_futures=True)
+        self._parser.close()
+        self._parser_of_long.close()
+
+    async def query(self, text: str) -> Query:
         """
         Return what *text* asks for.
+
+        A long one takes tenths of a second: in a thread, so that other sessions go on.
 
         Raises:
             SQLError: If it cannot be read.
         """
         found = self._queries.get(text)
-        if found is None:
-            tree = self._parser.tree_of(text)
-            found = analyse(tree)
-            self._queries.put(text, found, len(tree))
-        return found
+        if found is not None:
+            return found
+        if len(text) <= _SHORT_TEXT_SIZE_MAX:
+            query, tree_size = _understand(self._parser, text)
+        else:
+            query, tree_size = await asyncio.get_running_loop().run_in_executor(
+                self._thread, _understand, self._parser_of_long, text
+            )
+            found = self._queries.get(text)
+            if found is not None:
+                return found  # another session was quicker
+        self._queries.put(text, query, tree_size)
+        return query
 
     async def table(
         self,
@@ -112,6 +138,12 @@ class Desk:
         if len(self._tables) > _TABLE_COUNT_MAX:
             self._tables.popitem(last=False)
         return table
+
+
+def _understand(parser: Parser, text: str) -> tuple[Query, int]:
+    """Return what *text* asks for, and how large its tree is."""
+    tree = parser.tree_of(text)
+    return analyse(tree), len(tree)
 
 
 @final
@@ -194,9 +226,9 @@ class Session:
             case QueryAsked(text=text):
                 await self._simple_query(text)
             case ParseAsked():
-                self._talk.prepared(self._prepare(step.text, step.type_oids))
+                self._talk.prepared(await self._prepare(step.text, step.type_oids))
             case BindAsked(bind=bind, statement=prepared):
-                self._check_bind(prepared, bind)
+                await self._check_bind(prepared, bind)
                 self._talk.bound(bind.portal, _Portal(prepared, bind))
             case DescribeStatementAsked(statement=prepared):
                 await self._describe(prepared)
@@ -223,7 +255,7 @@ class Session:
         if not statements:
             self._talk.say(messages.EMPTY_QUERY)
         for statement in statements:
-            prepared = self._prepared(statement, ())
+            prepared = await self._prepared(statement, ())
             portal = _Portal(prepared, Bind("", "", (), (), ()))
             try:
                 await self._begin(portal)
@@ -243,7 +275,7 @@ class Session:
             )
         return split(text)
 
-    def _prepare(self, text: str, oids: Sequence[int]) -> _Prepared:
+    async def _prepare(self, text: str, oids: Sequence[int]) -> _Prepared:
         statements = self._split(text)
         if len(statements) > 1:
             raise SQLError(
@@ -251,21 +283,21 @@ class Session:
             )
         if not statements:
             return _Prepared(Statement("", Kind.EMPTY, ()), oids)
-        return self._prepared(statements[0], oids)
+        return await self._prepared(statements[0], oids)
 
-    def _prepared(self, statement: Statement, oids: Sequence[int]) -> _Prepared:
+    async def _prepared(self, statement: Statement, oids: Sequence[int]) -> _Prepared:
         prepared = _Prepared(statement, oids)
-        self._query(prepared)  # which may be refused
+        await self._query(prepared)  # which may be refused
         return prepared
 
-    def _query(self, prepared: _Prepared) -> Query | None:
+    async def _query(self, prepared: _Prepared) -> Query | None:
         """Return what a statement asks for; None if it is no query."""
         if prepared.statement.kind is not Kind.QUERY:
             return None
-        return self._desk.query(prepared.statement.text)
+        return await self._desk.query(prepared.statement.text)
 
-    def _check_bind(self, prepared: _Prepared, bind: Bind) -> None:
-        query = self._query(prepared)
+    async def _check_bind(self, prepared: _Prepared, bind: Bind) -> None:
+        query = await self._query(prepared)
         wanted = query.parameters if query is not None else ()
         count = max([len(prepared.declared), *map(int, wanted)], default=0)
         if len(bind.parameters) != count:
@@ -287,7 +319,7 @@ class Session:
         self._talk.say(messages.row_description(columns, formats))
 
     async def _describe(self, prepared: _Prepared) -> None:
-        query = self._query(prepared)
+        query = await self._query(prepared)
         if query is None:
             portal = _Portal(prepared, Bind("", "", (), (), ()))
             portal.columns = self._columns_of(prepared.statement)
@@ -337,7 +369,7 @@ class Session:
         if portal.is_begun:
             return
         prepared = portal.prepared
-        query = self._query(prepared)
+        query = await self._query(prepared)
         if query is None:
             if prepared.statement.kind is Kind.SHOW:
                 self._talk.check_transaction()
