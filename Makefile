@@ -76,7 +76,8 @@ test: setup
 nightly: export JDK_JAVA_OPTIONS ?= $(java_options)
 nightly: setup
 	$(pytest) -n $(WORKERS) --dist loadfile --timeout 1800 -m nightly tests
-	LODESTAR_HYPOTHESIS_PROFILE=night $(pytest) -n $(WORKERS) --dist loadfile $(stateful)
+	LODESTAR_HYPOTHESIS_PROFILE=night $(pytest) -n $(WORKERS) --dist loadfile \
+		--timeout 1800 $(stateful)
 	$(MAKE) drills
 
 # Seeded faults against the shipped cores; new examples for the state machines.

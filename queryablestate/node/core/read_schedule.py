@@ -201,11 +201,25 @@ class _Read:
 @final
 @define
 class _Asker:
-    """Who has reads: those that have begun, the next one first, and those that wait."""
+    """
+    Who has reads: those that have begun, the next one first, and those that wait.
+
+    Attributes:
+        virtual_ns: What its reads have taken.
+        begun: Reads that have begun.
+        waiting: Those that have not, in the order in which they came.
+        waiting_rowless: Those of them that hold no rows: no memory keeps them back.
+    """
 
     virtual_ns: int
     begun: deque[ReadId] = Factory(deque)
     waiting: dict[ReadId, None] = Factory(dict)
+    waiting_rowless: dict[ReadId, None] = Factory(dict)
+
+    def waits_no_more(self, read_id: ReadId) -> None:
+        """Forget a read that has waited."""
+        del self.waiting[read_id]
+        self.waiting_rowless.pop(read_id, None)
 
 
 @final
@@ -284,6 +298,8 @@ class ReadSchedule:
         if asker is None:
             asker = self._askers[name] = _Asker(self._virtual_ns)
         asker.waiting[read_id] = None
+        if not event.holds_rows:
+            asker.waiting_rowless[read_id] = None
         self._reads[read_id] = _Read(name, event.deadline_ns, event.holds_rows)
         self._push_deadline(event.deadline_ns, read_id)
         effects: list[ReadEffect] = []
@@ -341,7 +357,7 @@ class ReadSchedule:
             self._begun_count -= 1
             self._held_size_bytes -= read.size_bytes
         else:
-            del asker.waiting[read_id]
+            asker.waits_no_more(read_id)
         if read_id in self._shares:  # what was turned away has no place any more
             self._shares.free(read_id)
         if not asker.begun and not asker.waiting:
@@ -354,7 +370,7 @@ class ReadSchedule:
         if read.is_begun:
             asker.begun.remove(read_id)
         else:
-            del asker.waiting[read_id]
+            asker.waits_no_more(read_id)
             read.is_begun = True
             self._begun_count += 1
         asker.begun.append(read_id)
@@ -393,9 +409,12 @@ class ReadSchedule:
             and len(asker.begun) < limits.begun_per_asker_max
         ):
             # What is new comes first, once: it may be short.
-            read_id = next(iter(asker.waiting))
-            if self._may_run(read_id, greatest, may_hold=may_hold):
-                return read_id
+            for waiting in (asker.waiting, asker.waiting_rowless):
+                read_id = next(iter(waiting), None)
+                if read_id is not None and self._may_run(
+                    read_id, greatest, may_hold=may_hold
+                ):
+                    return read_id
         for read_id in asker.begun:
             if self._may_run(read_id, greatest, may_hold=may_hold):
                 return read_id

@@ -258,9 +258,10 @@ class QueryMachine(RuleBasedStateMachine):
     def wait(self, duration_ms: int) -> None:
         """Move time on, but to no deadline."""
         deadline_ns = self.core.next_deadline_ns()
-        self.now_ns += duration_ms * MS
+        until_ns = self.now_ns + duration_ms * MS
         if deadline_ns is not None:
-            self.now_ns = min(self.now_ns, deadline_ns)
+            until_ns = min(until_ns, deadline_ns)
+        self.now_ns = max(self.now_ns, until_ns)  # something may be due already
         self.step(TimeWent())
 
     # -- the name service and the connection -----------------------------------------

@@ -62,11 +62,16 @@ MANY = 1_000_000
 
 @define(eq=False)
 class AskedNode:
-    """A question on its way to a node, or at it."""
+    """
+    A question on its way to a node, or at it.
+
+    It goes by the ticket that was shown before it: a later one may have its number.
+    """
 
     message: AskNode
     keys: list[bytes]
     link: int
+    version: int
 
 
 class DirectMachine(QueryMachine):
@@ -100,7 +105,8 @@ class DirectMachine(QueryMachine):
                 version, issued_ns = self.ticket(link, message)
                 assert self.now_ns < issued_ns + LIFE_MS * MS, "a ticket that is over"
                 assert version <= self.state.version
-                self.nodes_wire.append(AskedNode(message, list(keys or ()), link))
+                asked = AskedNode(message, list(keys or ()), link, version)
+                self.nodes_wire.append(asked)
             case _:
                 super().perform(effect)
 
@@ -249,10 +255,9 @@ class DirectMachine(QueryMachine):
         """Answer truthfully, as of some batches ago."""
         message = asked.message
         node_index = NODES.index(self.links[asked.link])
-        version, _ = self.ticket(asked.link, message)
         batch_id = max(self.batch_id - age, 0)
         code = ""
-        if version != self.state.version:
+        if asked.version != self.state.version:
             code = STALE_ROUTE
         elif (message.min_batch_id or 0) > batch_id:
             code = NOT_DIRECTLY

@@ -211,10 +211,15 @@ class MovingMachine(NodeMachine):
         (primary if is_primary else secondary).update(self.reported)
         self.write(primary, secondary, joined)
 
-    @precondition(lambda self: self.is_calm)
+    @precondition(lambda self: self.is_calm and not self.work and not self.to_node)
     @rule()
     def prune(self) -> None:
-        """No entry is kept any more: a node that is behind begins anew (W7)."""
+        """
+        No entry is kept any more: a node that is behind begins anew (W7).
+
+        What is on its way to the node, or just being applied, it has not told of: that
+        is kept for it.
+        """
         self.calm_count = 0
         self.first_kept = self.head + 1
 

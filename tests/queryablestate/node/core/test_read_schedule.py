@@ -285,6 +285,14 @@ class TestMemory:
         stage.step(AnswerGone(read_id=(0, large)))
         assert stage.end() == page
 
+    def test_a_count_does_not_wait_behind_a_page_of_its_asker(self) -> None:
+        """B2: what memory keeps back keeps back nothing that holds no rows."""
+        stage = Stage(unsent_size_bytes_max=MIB)
+        stage.ask("a")
+        stage.ask("a")
+        count = stage.ask("a", holds_rows=False)
+        assert stage.end(size_bytes=MIB + 1, is_over=True) == count
+
     def test_up_to_the_bound_it_goes_on(self) -> None:
         """B1: at that very size."""
         stage = Stage(unsent_size_bytes_max=MIB)
