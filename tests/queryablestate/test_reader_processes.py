@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
 import signal
 import sys
 import threading
@@ -75,6 +77,22 @@ def asked_at(stage: ProxyStage) -> ScriptedPeer:
     address = given_access(stage).addresses[0]
     assert address is not None
     return ScriptedPeer(address)
+
+
+@contextlib.contextmanager
+def taken_descriptors(count: int) -> Iterator[None]:
+    """Have this process hold *count* open files more, as a node holds connections."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = max(soft, 2 * count)
+    if hard != resource.RLIM_INFINITY and hard < wanted:
+        pytest.skip("not so many files may be open")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    with contextlib.ExitStack() as files:
+        files.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        for _ in range(count):
+            descriptor = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+            files.callback(os.close, descriptor)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -329,6 +347,29 @@ class TestFaults:
                 os.kill(second, signal.SIGCONT)
             read_until_direct(stage, client)
             assert status(stage, "direct_answered_total") >= 2  # of both processes
+
+    def test_one_comes_back_to_a_node_with_many_connections(
+        self, tmp_path: Path, others: Others
+    ) -> None:
+        """
+        Its pipes have high numbers then, and are waited for all the same.
+
+        What waited took numbers below 1,024 alone: the thread that starts readers ended
+        with an error, so that no reader ran again, and the next leader's secret ended
+        the node.
+        """
+        with published(tmp_path, readers=1) as stage, taken_descriptors(1_100):
+            (first,) = others()
+            os.kill(first, signal.SIGKILL)
+            wait_until(lambda: status(stage, "reader_restarts_total") == 1)
+            wait_until(lambda: status(stage, "readers_running") == 1)
+            standby = stage.add_proxy()
+            stage.proxy.close()
+            standby.wait_until_leader(30)
+            stage.proxy = standby
+            stage.nodes[0].wait_until_registered(30)
+            with asked_at(stage) as peer:
+                wait_until(lambda: is_answered(peer, ticket_of(stage)))
 
     def test_one_that_hangs_is_replaced(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: Others

@@ -19,12 +19,13 @@ import sys
 import threading
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Final, final
+from typing import IO, TYPE_CHECKING, Final, final
 
 import msgspec
 from attrs import evolve
 
 from nameservice import ConfigurationError, get_logger
+from nameservice.clock import MS_PER_SECOND
 from nameservice.observation import LatencyBuckets
 from queryablestate.node.readers import process as reader_process
 from queryablestate.node.readers.orders import (
@@ -325,8 +326,7 @@ class _Slot:
         if process is None or process.stdin is None or process.stdin.closed:
             return
         with contextlib.suppress(OSError):
-            _, writable, _ = select.select([], [process.stdin], [], 0)
-            if not writable:
+            if not _is_ready(process.stdin, select.POLLOUT, within_seconds=0):
                 process.kill()  # it has not read for long: the next one is told
                 return
             process.stdin.write(line)
@@ -335,7 +335,7 @@ class _Slot:
         """Take its reports until it ends, or says nothing for too long."""
         assert process.stdout is not None
         said = b""
-        while select.select([process.stdout], [], [], _SILENCE_SECONDS)[0]:
+        while _is_ready(process.stdout, select.POLLIN, within_seconds=_SILENCE_SECONDS):
             more = process.stdout.read(_LINE_SIZE_BYTES_MAX)
             said += more or b""
             if not more or len(said) > _LINE_SIZE_BYTES_MAX:
@@ -383,6 +383,14 @@ class _Slot:
         with self._changed:
             self.restart_count += 1
             self._changed.notify_all()
+
+
+def _is_ready(pipe: IO[bytes], event: int, *, within_seconds: float) -> bool:
+    """Return whether *pipe* is ready, or closed at its other end, in time."""
+    # `select.select` takes no number from 1,024 on, and a node has many connections.
+    poll = select.poll()
+    poll.register(pipe, event)
+    return bool(poll.poll(within_seconds * MS_PER_SECOND))
 
 
 def _latencies_of(report: ReaderReport | None) -> Sequence[LatencyBuckets]:
