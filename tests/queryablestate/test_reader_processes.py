@@ -382,6 +382,27 @@ class TestFaults:
             wait_until(lambda: not is_alive(stopped))
             wait_until(lambda: status(stage, "readers_running") == 1)
 
+    def test_one_that_starts_slowly_is_waited_for(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """
+        It may take longer to start than it may be silent later.
+
+        On a busy machine, or a cold disk, it was killed before its first word, again
+        and again: the node did not start, and blamed the port.
+        """
+        monkeypatch.setattr("queryablestate.node.readers.crew._SILENCE_SECONDS", 2.0)
+        modules = tmp_path / "modules"
+        modules.mkdir()
+        (modules / "sitecustomize.py").write_text(
+            "import select\nselect.select([], [], [], 3.0)\n", encoding="utf-8"
+        )
+        path = os.pathsep.join(filter(None, [str(modules), os.getenv("PYTHONPATH")]))
+        monkeypatch.setenv("PYTHONPATH", path)
+        with published(tmp_path, readers=1) as stage:
+            assert status(stage, "readers_running") == 1
+            assert status(stage, "reader_restarts_total") == 0
+
     def test_a_port_that_is_taken(self, tmp_path: Path, others: Others) -> None:
         """N5: the node does not start, and says which port is in the way."""
         with ProxyStage(tmp_path / "1") as stage:

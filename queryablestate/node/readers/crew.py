@@ -2,10 +2,11 @@
 `ReaderCrew`: the reader processes of a node, as the node sees them.
 
 Each has a thread here that starts it, hears its reports and starts it anew when it
-has ended, after a pause that doubles from a tenth of a second to ten.  One that says
-nothing for ten seconds (it was stopped, it hangs) is killed: the snapshot that it may
+has ended, after a pause that doubles from a tenth of a second to ten.  One that falls
+silent for ten seconds (it was stopped, it hangs) is killed: the snapshot that it may
 be reading would keep pages of the store from being used again.  It comes back at the
-same port, so no one need be told.
+same port, so no one need be told.  Before its first word it has a minute: it reads
+nothing yet, and starts slowly on a busy machine.
 
 The page is the node's alone: what is published binds readers without their doing.
 """
@@ -335,7 +336,9 @@ class _Slot:
         """Take its reports until it ends, or says nothing for too long."""
         assert process.stdout is not None
         said = b""
-        while _is_ready(process.stdout, select.POLLIN, within_seconds=_SILENCE_SECONDS):
+        patience_seconds = _START_SECONDS  # until its first word
+        while _is_ready(process.stdout, select.POLLIN, within_seconds=patience_seconds):
+            patience_seconds = _SILENCE_SECONDS
             more = process.stdout.read(_LINE_SIZE_BYTES_MAX)
             said += more or b""
             if not more or len(said) > _LINE_SIZE_BYTES_MAX:
