@@ -2,9 +2,9 @@
 A state node as a process of its own, beside a Spark executor; see `executor_nodes`.
 
 Started as a module by a Python worker of the executor.  It takes its order as JSON on
-standard input, puts itself into the background, says on standard output what it serves
-as one line of JSON (or why it does not), and runs until it is told to end by SIGTERM or
-the executor's JVM is gone.
+standard input, puts itself into the background, says on standard output which process
+it is by now, and then what it serves as one line of JSON (or why it does not), and runs
+until it is told to end by SIGTERM or the executor's JVM is gone.
 
 It must outlive the worker that started it, which is one of many, and must not outlive
 the executor.  So it has a session of its own, has no parent (its first process ends
@@ -43,7 +43,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-__all__ = ["NodeOrder", "RunningNode", "holder_of", "read_slots", "start_time_of"]
+__all__ = [
+    "PID_PREFIX",
+    "NodeOrder",
+    "RunningNode",
+    "holder_of",
+    "read_slots",
+    "start_time_of",
+]
+
+PID_PREFIX: Final = "process "
+"""Of the line that says which process the node is."""
 
 SLOT_COUNT_MAX: Final = 1_000
 _LOCK_NAME: Final = "slot.lock"
@@ -169,6 +179,8 @@ def main() -> int:
     if os.fork():
         os._exit(0)  # the parent has waited long enough
     os.setsid()
+    # Who ordered it waits for us, and must be able to end us should we hang.
+    os.write(_STDOUT, f"{PID_PREFIX}{os.getpid()}\n".encode())
     try:
         with _held_slot(Path(order.data_dir)) as slot:
             return _serve(order, slot)

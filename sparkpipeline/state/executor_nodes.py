@@ -44,6 +44,7 @@ from queryablestate.node.config import NodeConfig
 from sparkpipeline.spark_session import check_session
 from sparkpipeline.state import executor_node_process
 from sparkpipeline.state.executor_node_process import (
+    PID_PREFIX,
     NodeOrder,
     RunningNode,
     holder_of,
@@ -66,6 +67,8 @@ _LOCAL_CLUSTER: Final = re.compile(r"local-cluster\[\s*(\d+)\s*,.*\]")
 _SAID_LENGTH_MAX: Final = 500
 _POLL_SECONDS: Final = 0.1
 _STOP_TIMEOUT_SECONDS: Final = 20.0
+_KILL_TIMEOUT_SECONDS: Final = 5.0
+_PID_LINE: Final = re.compile(rb"^%s(\d+)\n" % PID_PREFIX.encode(), re.MULTILINE)
 _START_GRACE_SECONDS: Final = 30.0
 """What a process may take beside being registered: Python, imports, the store."""
 
@@ -361,17 +364,28 @@ def _spawn(order: NodeOrder) -> dict[str, Any]:
         said, _ = process.communicate(
             json.dumps(asdict(order)).encode(), timeout=timeout_seconds
         )
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.communicate()
+    except subprocess.TimeoutExpired as error:
+        _end_hanging(process, error.output or b"")
         return _failed(UnreachableError("a new node", timeout_seconds, "it hangs"))
-    text = said.decode(errors="replace").strip()
+    text = _PID_LINE.sub(b"", said).decode(errors="replace").strip()
     try:
         answer: dict[str, Any] = json.loads(text.rpartition("\n")[2])
     except ValueError:
         what = text[-_SAID_LENGTH_MAX:] or "see node.log in its slot"
         return _failed(NameServiceError(f"a node did not start: {what}"))
     return answer
+
+
+def _end_hanging(process: subprocess.Popen[bytes], said: bytes) -> None:
+    """End a node that has said *said* so far, and the process that it began as."""
+    process.kill()
+    # The node holds our pipe: so it lives, and its number is not another's.
+    if found := _PID_LINE.search(said):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(found[1]), signal.SIGKILL)
+    # Where a disk hangs, it ends when that goes on.
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.communicate(timeout=_KILL_TIMEOUT_SECONDS)
 
 
 def _failed(error: NameServiceError) -> dict[str, Any]:

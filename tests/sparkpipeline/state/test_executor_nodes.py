@@ -33,7 +33,7 @@ from sparkpipeline.state.executor_node_process import (
     read_slots,
     start_time_of,
 )
-from sparkpipeline.state.executor_nodes import _stop_here
+from sparkpipeline.state.executor_nodes import _spawn, _stop_here
 from tests.recording import wait_until
 
 
@@ -179,6 +179,35 @@ def test_an_executor_is_watched_where_the_kernel_has_no_pidfd(
         finally:
             os.close(reader)
             os.close(writer)
+
+
+@pytest.mark.timeout(60)
+def test_a_node_that_hangs_is_ended_and_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    What it writes its log to hangs, as a network disk does.
+
+    The first process was killed, which had ended long before, and the pipe that the
+    node still held was waited for without limit: `start_nodes` never returned.
+    """
+    monkeypatch.setattr("sparkpipeline.state.executor_nodes._START_GRACE_SECONDS", 5.0)
+    slot = tmp_path / "node-0"
+    slot.mkdir()
+    os.mkfifo(slot / "node.log")
+    order = NodeOrder(
+        data_dir=str(tmp_path),
+        settings={},
+        node_settings={},
+        jvm_pid=os.getpid(),
+        jvm_started=start_time_of(os.getpid()),
+        token="unused",
+        timeout_seconds=0.0,
+    )
+    answer = _spawn(order)
+    assert answer["type"] == UnreachableError.__name__
+    assert "it hangs" in answer["error"]
+    assert holder_of(slot) is None
 
 
 HOLDER = """
