@@ -26,6 +26,7 @@ import json
 import os
 import select
 import signal
+import socket
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, final
@@ -48,6 +49,8 @@ __all__ = [
     "NodeOrder",
     "RunningNode",
     "holder_of",
+    "machine",
+    "processes_seen",
     "read_slots",
     "start_time_of",
 ]
@@ -104,6 +107,7 @@ class RunningNode:
         jvm_pid: The executor that it belongs to.
         jvm_started: When that was started.
         token: Of the start that made it.
+        processes: Among which those numbers mean something: see `processes_seen`.
     """
 
     node_id: str
@@ -113,6 +117,26 @@ class RunningNode:
     jvm_pid: int
     jvm_started: str
     token: str
+    processes: str
+
+
+def machine() -> str:
+    """Return what tells this machine, or container, from others."""
+    with contextlib.suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8")
+        return f"{socket.gethostname()} {boot.strip()}"
+    return socket.gethostname()
+
+
+def processes_seen() -> str:
+    """
+    Return what tells the processes that are seen from here from all others.
+
+    Containers of one machine may bear its name, and each counts processes anew.
+    """
+    with contextlib.suppress(OSError):
+        return f"{machine()} {Path('/proc/self/ns/pid').readlink()}"
+    return machine()
 
 
 def start_time_of(pid: int) -> str:
@@ -253,6 +277,7 @@ def _serve(order: NodeOrder, slot: Path) -> int:
             jvm_pid=order.jvm_pid,
             jvm_started=order.jvm_started,
             token=order.token,
+            processes=processes_seen(),
         )
         new_file = running_file.with_suffix(".new")
         new_file.write_text(json.dumps(asdict(running)), encoding="utf-8")

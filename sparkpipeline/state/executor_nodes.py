@@ -19,7 +19,6 @@ import os
 import re
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -48,6 +47,8 @@ from sparkpipeline.state.executor_node_process import (
     NodeOrder,
     RunningNode,
     holder_of,
+    machine,
+    processes_seen,
     read_slots,
     start_time_of,
 )
@@ -308,12 +309,12 @@ def _on_each_executor(context: SparkContext, action: _Action) -> list[dict[str, 
     def run(_: Iterable[int]) -> Iterator[str]:
         task = BarrierTaskContext.get()
         jvm_pid = _jvm_pid()
-        here = [_machine(), jvm_pid]
-        told = json.dumps([*here, task.partitionId()])
+        here = [processes_seen(), jvm_pid]
+        told = json.dumps([*here, task.partitionId(), machine()])
         everybody = [json.loads(text) for text in task.allGather(told)]
         if min(one[2] for one in everybody if one[:2] == here) != task.partitionId():
             return  # another one sees to this JVM
-        is_alone = {one[0] for one in everybody} == {here[0]}
+        is_alone = {one[3] for one in everybody} == {machine()}
         for answer in action(_Place(jvm_pid=jvm_pid, is_alone=is_alone)):
             yield json.dumps(answer)
 
@@ -340,7 +341,8 @@ def _starting(order: NodeOrder, count: int, *, is_loopback: bool) -> _Action:
         running = [
             node
             for node in read_slots(Path(order.data_dir))
-            if (node.jvm_pid, node.jvm_started) == (mine.jvm_pid, mine.jvm_started)
+            if (node.jvm_pid, node.jvm_started, node.processes)
+            == (mine.jvm_pid, mine.jvm_started, processes_seen())
         ]
         yield from (asdict(node) for node in running)
         for _ in range(count - len(running)):
@@ -405,7 +407,8 @@ def _stopping(nodes: Sequence[RunningNode]) -> _Action:
 def _is_here(node: RunningNode) -> bool:
     """Return whether *node* runs where we can see and stop it."""
     slot = Path(node.slot)
-    return node in read_slots(slot.parent)
+    # A container may share the directory, or a network disk its locks.
+    return node.processes == processes_seen() and node in read_slots(slot.parent)
 
 
 def _stop_here(nodes: Iterable[RunningNode]) -> None:
@@ -429,14 +432,6 @@ def _stop_here(nodes: Iterable[RunningNode]) -> None:
 def _signal(node: RunningNode, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(node.pid, number)
-
-
-def _machine() -> str:
-    """Return what tells this machine, or container, from others."""
-    with contextlib.suppress(OSError):
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8")
-        return f"{socket.gethostname()} {boot.strip()}"
-    return socket.gethostname()
 
 
 def _jvm_pid() -> int:

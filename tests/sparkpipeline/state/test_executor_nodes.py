@@ -30,10 +30,12 @@ from sparkpipeline.state.executor_node_process import (
     _Executor,
     _held_slot,
     holder_of,
+    machine,
+    processes_seen,
     read_slots,
     start_time_of,
 )
-from sparkpipeline.state.executor_nodes import _spawn, _stop_here
+from sparkpipeline.state.executor_nodes import _is_here, _spawn, _stop_here
 from tests.recording import wait_until
 
 
@@ -210,6 +212,69 @@ def test_a_node_that_hangs_is_ended_and_told_of(
     assert holder_of(slot) is None
 
 
+ELSEWHERE = """
+import json
+import sys
+from attrs import evolve
+from sparkpipeline.state.executor_node_process import (
+    NodeOrder, machine, start_time_of
+)
+from sparkpipeline.state.executor_nodes import _spawn
+
+order = NodeOrder(**json.loads(sys.stdin.readline()))
+order = evolve(order, jvm_pid=1, jvm_started=start_time_of(1))
+print(json.dumps([machine(), _spawn(order)]), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_processes_of_another_container_are_not_taken_for_ours(
+    config: HAConfig, tmp_path: Path
+) -> None:
+    """
+    Containers of one machine may share its name and a directory, and count anew.
+
+    Stopping nodes signalled whatever had the number here.  Two executors whose JVMs
+    had the same number counted as one, so that one of them never got its nodes.
+    """
+    apart = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc"]
+    try:
+        subprocess.run([*apart, "true"], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("process numbers cannot be counted anew here")
+    order = NodeOrder(
+        data_dir=str(tmp_path),
+        settings=config.to_settings(),
+        node_settings={},
+        jvm_pid=0,
+        jvm_started="",
+        token="unused",
+        timeout_seconds=30.0,
+    )
+    with subprocess.Popen(
+        [*apart, "--kill-child", sys.executable, "-c", ELSEWHERE],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=ROOT,
+    ) as container:
+        try:
+            assert container.stdin is not None
+            assert container.stdout is not None
+            container.stdin.write(json.dumps(asdict(order)).encode() + b"\n")
+            container.stdin.flush()
+            name, answer = json.loads(container.stdout.readline())
+            assert name == machine()
+            node = RunningNode(**answer)
+            assert read_slots(tmp_path) == [node]
+            assert not _is_here(node)
+            assert node.processes != processes_seen()
+            _stop_here([node])
+            assert read_slots(tmp_path) == [node]
+        finally:
+            container.kill()
+    wait_until(lambda: read_slots(tmp_path) == [])
+
+
 HOLDER = """
 import sys
 from pathlib import Path
@@ -232,6 +297,7 @@ def put_running(data_dir: Path, pid: int) -> RunningNode:
         jvm_pid=1,
         jvm_started="1",
         token="unused",
+        processes=processes_seen(),
     )
     slot.mkdir(exist_ok=True)
     (slot / "running.json").write_text(json.dumps(asdict(node)), encoding="utf-8")
