@@ -132,7 +132,12 @@ class _Process:
         assert process.stdout is not None
         self._process = process
         self._frames = FrameReader(process.stdout, jobs.from_worker)
-        self.is_alive = True
+        self._is_given_up = False
+
+    @property
+    def is_alive(self) -> bool:
+        """Return whether it is of use: we have not ended it, nor has another."""
+        return not self._is_given_up and self._process.returncode is None
 
     @classmethod
     async def start(cls, setup: Setup) -> _Process:
@@ -168,7 +173,7 @@ class _Process:
         return frame
 
     def kill(self) -> None:
-        self.is_alive = False
+        self._is_given_up = True
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
 
@@ -178,7 +183,7 @@ class _Process:
 
     async def close(self) -> None:
         assert self._process.stdin is not None
-        self.is_alive = False
+        self._is_given_up = True
         self._process.stdin.close()
         try:
             async with asyncio.timeout(_GRACE_SECONDS):
@@ -320,7 +325,7 @@ class Workers:
             process = self._idle.pop()
             if process.is_alive:
                 return process
-            self._all.discard(process)
+            await self._bury(process)  # it was ended while it had nothing to do
         return await self._start_one()
 
     async def _give_back(self, caller: str, process: _Process, answer: Answer) -> None:
@@ -331,12 +336,16 @@ class Workers:
                 return
             if self._is_closed:
                 return  # it has ended with all others
-            self._all.discard(process)
-            self.restart_count += 1
-            self._log.warning("worker.ended", status=await process.ended())
+            await self._bury(process)
             self._idle.append(await self._start_one())
         finally:
             self._leave(caller)
+
+    async def _bury(self, process: _Process) -> None:
+        """Count one that another is started for."""
+        self._all.discard(process)
+        self.restart_count += 1
+        self._log.warning("worker.ended", status=await process.ended())
 
     async def close(self) -> None:
         """End all.  Idempotent."""

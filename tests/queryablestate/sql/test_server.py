@@ -602,6 +602,31 @@ class TestLimits:
 
         assert asyncio.run(left()) == set()
 
+    def test_a_worker_that_is_killed_while_idle_costs_no_statement(
+        self, served: Served
+    ) -> None:
+        """
+        The next statement is given to another one, which is started for it.
+
+        It was given to the dead one, and failed with the advice to ask for less: each
+        worker that the kernel had ended for want of memory cost one that had not begun.
+        """
+
+        async def restart_count() -> int:
+            workers = one_worker(served)
+            await workers.start()
+            try:
+                await ask(workers)
+                (process,) = workers._all
+                process._process.kill()
+                await process.ended()
+                await ask(workers)
+                return workers.restart_count
+            finally:
+                await workers.close()
+
+        assert asyncio.run(restart_count()) == 1
+
     def test_a_worker_that_is_killed_costs_its_statement(self, served: Served) -> None:
         """And is replaced."""
         with (
