@@ -145,11 +145,30 @@ def start_time_of(pid: int) -> str:
 
     Empty where the system does not tell as Linux does.
     """
+    return _state_of(pid)[1]
+
+
+def _state_of(pid: int) -> tuple[str, str]:
+    """Return the state of a process and when it was started; empty if not told."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return ""
-    return stat.rpartition(")")[2].split()[19]
+        return "", ""
+    fields = stat.rpartition(")")[2].split()
+    return fields[0], fields[19]
+
+
+def _is_running(pid: int, started: str) -> bool:
+    """Return whether that process runs, where there is no descriptor of it."""
+    state, started_now = _state_of(pid)
+    # One that none has waited for keeps its number, and can be signalled.
+    if started_now != started or state in {"Z", "X"}:
+        return False
+    try:
+        os.kill(pid, 0)
+    except OSError:  # it is gone, or another user's by now
+        return False
+    return True
 
 
 def holder_of(slot: Path) -> int | None:
@@ -306,7 +325,7 @@ class _Executor:
     """The JVM that a node belongs to."""
 
     def __init__(self, order: NodeOrder) -> None:
-        self._pid = order.jvm_pid
+        self._pid, self._started = order.jvm_pid, order.jvm_started
         self._descriptor: int | None = None
         if hasattr(os, "pidfd_open"):
             with contextlib.suppress(OSError):  # it is gone, or the kernel before 5.3
@@ -324,12 +343,7 @@ class _Executor:
             poll.register(self._descriptor, select.POLLIN)
         if poll.poll(_CHECK_MS):
             return True
-        if self._descriptor is None:
-            try:
-                os.kill(self._pid, 0)
-            except ProcessLookupError:
-                return True
-        return False
+        return self._descriptor is None and not _is_running(self._pid, self._started)
 
 
 if __name__ == "__main__":

@@ -152,35 +152,62 @@ class TestMistakes:
                 start_nodes(spark, **chosen)
 
 
-def test_an_executor_is_watched_where_the_kernel_has_no_pidfd(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A node of a kernel before 5.3 starts, and ends with its executor."""
+def order_of(process: subprocess.Popen[bytes]) -> NodeOrder:
+    """Return what is ordered of a node whose executor is *process*."""
+    return NodeOrder(
+        data_dir="unused",
+        settings={},
+        node_settings={},
+        jvm_pid=process.pid,
+        jvm_started=start_time_of(process.pid),
+        token="unused",
+        timeout_seconds=1.0,
+    )
 
-    def refuse(process_id: int, flags: int = 0) -> int:
-        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
 
-    monkeypatch.setattr(os, "pidfd_open", refuse)
-    with subprocess.Popen(["sleep", "600"]) as process:
-        order = NodeOrder(
-            data_dir="unused",
-            settings={},
-            node_settings={},
-            jvm_pid=process.pid,
-            jvm_started=start_time_of(process.pid),
-            token="unused",
-            timeout_seconds=1.0,
-        )
-        executor = _Executor(order)
-        reader, writer = os.pipe()
-        try:
-            assert not executor.wait_for_end(reader)
+class TestWithoutPidfd:
+    """A kernel before 5.3 does not tell of the end of a process."""
+
+    @pytest.fixture(autouse=True)
+    def no_pidfd(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Have the kernel refuse them."""
+
+        def refuse(process_id: int, flags: int = 0) -> int:
+            raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+        monkeypatch.setattr(os, "pidfd_open", refuse)
+
+    def test_a_node_starts_and_ends_with_its_executor(self) -> None:
+        """It is looked at again and again."""
+        with subprocess.Popen(["sleep", "600"]) as process:
+            executor = _Executor(order_of(process))
+            reader, writer = os.pipe()
+            try:
+                assert not executor.wait_for_end(reader)
+                process.kill()
+                process.wait()
+                assert executor.wait_for_end(reader)
+            finally:
+                os.close(reader)
+                os.close(writer)
+
+    def test_an_executor_has_ended_though_none_has_waited_for_it(self) -> None:
+        """
+        As the JVM of a notebook whose Python goes on: it is a zombie until that ends.
+
+        It could still be signalled, so the node went on beside it for good, and kept
+        its slot: the next session began without the rows.
+        """
+        with subprocess.Popen(["sleep", "600"]) as process:
+            executor = _Executor(order_of(process))
             process.kill()
-            process.wait()
-            assert executor.wait_for_end(reader)
-        finally:
-            os.close(reader)
-            os.close(writer)
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+            reader, writer = os.pipe()
+            try:
+                assert executor.wait_for_end(reader)
+            finally:
+                os.close(reader)
+                os.close(writer)
 
 
 @pytest.mark.timeout(60)
