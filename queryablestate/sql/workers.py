@@ -326,7 +326,15 @@ class Workers:
             if process.is_alive:
                 return process
             await self._bury(process)  # it was ended while it had nothing to do
-        return await self._start_one()
+        try:
+            return await self._start_one()
+        except OSError as error:  # which would be one of the tool's connection
+            self._log.warning("worker.unstarted", error=str(error))
+            raise SQLError(
+                "53000",
+                "no process can be started for this statement",
+                "ask again later; the server's log has more",
+            ) from error
 
     async def _give_back(self, caller: str, process: _Process, answer: Answer) -> None:
         try:
@@ -337,7 +345,10 @@ class Workers:
             if self._is_closed:
                 return  # it has ended with all others
             await self._bury(process)
-            self._idle.append(await self._start_one())
+            try:
+                self._idle.append(await self._start_one())
+            except OSError as error:  # of no statement: the next one tries it again
+                self._log.warning("worker.unstarted", error=str(error))
         finally:
             self._leave(caller)
 

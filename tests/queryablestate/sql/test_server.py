@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import gc
 import json
+import os
 import random
+import resource
 import signal
 import socket
 import ssl
@@ -35,6 +37,7 @@ from queryablestate.schema.schema import AtomicType, Field, StateKind, StateSche
 from queryablestate.sql.config import SQLConfig
 from queryablestate.sql.engine import Parser
 from queryablestate.sql.jobs import SessionFacts, Setup
+from queryablestate.sql.protocol.refusals import SQLError
 from queryablestate.sql.server import SQLServer
 from queryablestate.sql.session import Desk
 from queryablestate.sql.workers import Workers
@@ -627,6 +630,39 @@ class TestLimits:
 
         assert asyncio.run(restart_count()) == 1
 
+    def test_a_statement_without_room_for_a_worker_is_refused(
+        self, served: Served
+    ) -> None:
+        """
+        And one whose worker cannot be replaced is told what became of its own.
+
+        That there were no more processes, or files, was taken for a failure of the
+        tool's connection: it was closed without a word.
+        """
+
+        async def refusals() -> list[str]:
+            workers = one_worker(served)
+            await workers.start()
+            try:
+                await ask(workers)
+                (process,) = workers._all
+                process._process.send_signal(signal.SIGSTOP)
+                with no_more_files():
+                    asked = asyncio.create_task(ask(workers))
+                    await asyncio.sleep(0)
+                    assert workers.running_count == 1
+                    process._process.kill()
+                    with pytest.raises(SQLError) as killed:
+                        await asked
+                    with pytest.raises(SQLError) as refused:
+                        await ask(workers)
+                await ask(workers)
+                return [killed.value.sqlstate, refused.value.sqlstate]
+            finally:
+                await workers.close()
+
+        assert asyncio.run(refusals()) == ["57P01", "53000"]
+
     def test_a_worker_that_is_killed_costs_its_statement(self, served: Served) -> None:
         """And is replaced."""
         with (
@@ -791,6 +827,19 @@ def one_worker(served: Served) -> Workers:
         ),
         1,
     )
+
+
+@contextlib.contextmanager
+def no_more_files() -> Iterator[None]:
+    """Have this process open no more files, and thus start no more processes."""
+    lowest_free = os.dup(0)
+    os.close(lowest_free)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 async def ask(workers: Workers) -> None:
