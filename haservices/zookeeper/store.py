@@ -165,15 +165,14 @@ class ZooKeeperStoreDriver:
         effect: SendCommit,
         transact: Callable[[Sequence[NodeOperation]], None],
     ) -> Committed | CommitFailed:
-        marks = () if effect.mark is None else (effect.mark,)
         try:
             if effect.is_bundled:
                 with bundled(
                     self._session, self._paths, effect.nodes, transact
                 ) as referring:
-                    self._transact([*referring, *marks], transact)
+                    self._transact([*referring, effect.mark], transact)
             else:
-                self._transact([*effect.nodes, *marks], transact)
+                self._transact([*effect.nodes, effect.mark], transact)
         except TransactionFailedError as failure:
             return CommitFailed(index=failure.index, error=failure.error)
         return Committed()

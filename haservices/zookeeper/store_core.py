@@ -5,9 +5,10 @@ Theory of operation
 -------------------
 ZooKeeper has no "write whatever is there": a node is either created or set.  For
 operations without a version we guess which, from what this process did last, and send
-the commit at once; only if a guess was wrong do we look, and send it again.  That a
-path need not be deleted is no guess: others may have led since, so we look.  A version
-is ZooKeeper's own plus one, since ours begin at 1.
+the commit at once; only if a guess was wrong do we look, and send it again.  What was
+found then is a guess, too: the same leader may be committing on another thread.  So a
+path that need not be deleted is in the transaction all the same, as a check that it is
+not there.  A version is ZooKeeper's own plus one, since ours begin at 1.
 
 ::
 
@@ -110,12 +111,12 @@ class SendCommit:
 
     Attributes:
         nodes: On the nodes of the store.
-        mark: Goes last: it tells who watches the store; None if nothing changes.
+        mark: Goes last: it tells who watches the store.
         is_bundled: Whether the values must be written beforehand.
     """
 
     nodes: tuple[NodeOperation, ...]
-    mark: NodeOperation | None
+    mark: NodeOperation
     is_bundled: bool
 
 
@@ -193,7 +194,6 @@ class CommitCore:
         # Which operation each of the nodes that were sent is part of.
         self._sources: list[StoreOperation] = []
         self._looked_at: tuple[str, ...] = ()
-        self._absent: set[str] = set()
 
     def step(self, event: CommitEvent) -> tuple[CommitEffect, ...]:
         """Take *event* into account; return what to do, in order."""
@@ -209,11 +209,8 @@ class CommitCore:
             case CommitFailed(index=index, error=error):
                 self._failed(index, error, effects)
             case Looked(are_there=are_there):
-                self._absent.clear()
                 for path, is_there in zip(self._looked_at, are_there, strict=True):
                     self._note(path, effects, is_there=is_there)
-                    if not is_there:
-                        self._absent.add(path)
                 self._send(effects)
             case _:
                 assert_never(event)
@@ -289,7 +286,7 @@ class CommitCore:
         effects.append(
             SendCommit(
                 nodes=tuple(nodes),
-                mark=self._mark if nodes else None,
+                mark=self._mark,
                 is_bundled=self._is_bundled,
             )
         )
@@ -305,12 +302,9 @@ class CommitCore:
             if self._known.get(path, False) if version is None else version > 0:
                 return (SetNode(path=path, value=value, version=node_version),)
             return (CreateNode(path=path, value=value),)
-        if version == 0:
-            # It must not exist, and there is no check for that but to create it.
-            return (CreateNode(path=path, value=b""), DeleteNode(path=path))
-        if version is None and path in self._absent:
-            return ()
-        return (DeleteNode(path=path, version=node_version),)
+        if self._known.get(path, True) if version is None else version > 0:
+            return (DeleteNode(path=path, version=node_version),)
+        return _check_of_absence(path)
 
     # -- failures --------------------------------------------------------------------
 
@@ -358,6 +352,11 @@ def _largest(operation: StoreOperation, path: str) -> tuple[NodeOperation, ...]:
     """Return the largest that *operation* may become."""
     if isinstance(operation, Put):
         return (CreateNode(path=path, value=pack(operation.value)),)
-    if operation.version == 0:
-        return (CreateNode(path=path, value=b""), DeleteNode(path=path))
-    return (DeleteNode(path=path),)
+    if operation.version:
+        return (DeleteNode(path=path),)
+    return _check_of_absence(path)
+
+
+def _check_of_absence(path: str) -> tuple[NodeOperation, ...]:
+    """Return what fails if the node at *path* is there: there is no check for that."""
+    return (CreateNode(path=path, value=b""), DeleteNode(path=path))

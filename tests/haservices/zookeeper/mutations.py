@@ -272,16 +272,17 @@ CORE_MUTATIONS: Final = (
         name="absence-unchecked",
         rule="L2: version 0 says that nothing may be there",
         module=_STORE,
-        before='            return (CreateNode(path=path, value=b""), '
-        "DeleteNode(path=path))\n        if version is None",
-        after="            return ()\n        if version is None",
+        before="        return _check_of_absence(path)\n\n    # -- failures",
+        after="        return ()\n\n    # -- failures",
     ),
     Mutation(
-        name="absence-remembered",
-        rule="L1: that a path need not be deleted is no guess",
+        name="absence-trusted",
+        rule="L1: that a path need not be deleted is a guess, and is checked",
         module=_STORE,
-        before="path in self._absent:",
-        after="not self._known.get(path, True):",
+        before="if self._known.get(path, True) if version is None else version > 0:",
+        after="if version is None and not self._known.get(path, True):\n"
+        "            return ()\n"
+        "        if version is None or version > 0:",
     ),
     Mutation(
         name="mismatch-tried-again",
@@ -302,8 +303,8 @@ CORE_MUTATIONS: Final = (
         name="watchers-not-told",
         rule="L1: each commit sets the node that watches look at",
         module=_STORE,
-        before="mark=self._mark if nodes else None",
-        after="mark=None",
+        before="mark=self._mark,",
+        after="mark=CheckNode(path=self._paths.store),",
     ),
     Mutation(
         name="recreation-overlooked",

@@ -24,6 +24,7 @@ from haservices.zookeeper.packing import unused_bundles
 from haservices.zookeeper.reading import read_children
 from haservices.zookeeper.session import ZooKeeperSession
 from haservices.zookeeper.store import ZooKeeperStoreDriver
+from haservices.zookeeper.store_core import Looked
 from nameservice import (
     DidNotHappenError,
     LeadershipLostError,
@@ -688,6 +689,32 @@ class TestStore:
             value = store.get(path)
             assert value is not None
             assert value.value == b"v" * 1_000
+
+    @pytest.mark.proves("L1")
+    def test_a_path_that_a_commit_deletes_is_gone_with_it_or_never_was_there(
+        self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """L1: what another thread puts there meanwhile goes too, or comes all later."""
+        ha = cluster.open()
+        _, _, session = cluster.lead(ha)
+        store = ha.get_leader_store(JOB)
+        store.put("state", b"begun", session=session)
+        look = ZooKeeperStoreDriver._look
+        pairs = [[Put("lock", b"other"), Put("state", b"other")]]
+
+        def look_and_commit(
+            driver: ZooKeeperStoreDriver, paths: Sequence[str]
+        ) -> Looked:
+            looked = look(driver, paths)
+            while pairs:
+                store.commit(pairs.pop(), session=session)
+            return looked
+
+        monkeypatch.setattr(ZooKeeperStoreDriver, "_look", look_and_commit)
+        store.commit([Delete("lock"), Put("state", b"mine")], session=session)
+        found = {path: store.get(path) for path in ("lock", "state")}
+        values = {path: value and value.value for path, value in found.items()}
+        assert values == {"lock": None, "state": b"mine"}
 
     def test_a_version_that_must_not_exist_is_checked_for_deletions_too(
         self, cluster: Cluster

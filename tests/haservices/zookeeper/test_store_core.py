@@ -71,9 +71,7 @@ def core_of(
 
 def sent(*nodes: NodeOperation, is_bundled: bool = False) -> tuple[SendCommit]:
     """Return what is sent."""
-    return (
-        SendCommit(nodes=nodes, mark=MARK if nodes else None, is_bundled=is_bundled),
-    )
+    return (SendCommit(nodes=nodes, mark=MARK, is_bundled=is_bundled),)
 
 
 def error_of(effects: tuple[CommitEffect, ...]) -> Any:
@@ -92,7 +90,11 @@ class TestSending:
             (Put("a", b"1", 0), {A: True}, (CreateNode(path=A, value=b"=1"),)),
             (Put("a", b"1", 3), {}, (SetNode(path=A, value=b"=1", version=2),)),
             (Delete("a"), {}, (DeleteNode(path=A),)),
-            (Delete("a"), {A: False}, (DeleteNode(path=A),)),
+            (
+                Delete("a"),
+                {A: False},
+                (CreateNode(path=A, value=b""), DeleteNode(path=A)),
+            ),
             (Delete("a", 3), {A: False}, (DeleteNode(path=A, version=2),)),
             (
                 Delete("a", 0),
@@ -214,9 +216,11 @@ class TestFailures:
             *first,
         )
 
-    def test_what_is_not_there_when_we_look_is_not_deleted(self) -> None:
-        """L2: what was not there an hour ago may be there now, so we do look."""
-        core = core_of(Delete("a"), known={A: False})
+    def test_what_is_not_there_when_we_look_must_not_be_there_when_it_is_sent(
+        self,
+    ) -> None:
+        """L1: another thread of the same leader may put it there in between."""
+        core = core_of(Delete("a"))
         core.step(Started())
         assert core.step(CommitFailed(index=0, error=MISSING)) == (
             ForgetParents(),
@@ -224,8 +228,9 @@ class TestFailures:
         )
         assert core.step(Looked(are_there=(False,))) == (
             NoteNode(path=A, is_there=False),
-            *sent(),
+            *sent(CreateNode(path=A, value=b""), DeleteNode(path=A)),
         )
+        assert core.step(CommitFailed(index=0, error=EXISTS)) == (Look(paths=(A,)),)
 
     def test_after_five_attempts_it_did_not_happen(self) -> None:
         """L4: others may change the store for ever."""

@@ -208,8 +208,7 @@ class StoreMachine(RuleBasedStateMachine):
         if not self.are_parents_known[number]:
             self.store.apply([CreateNode(path=PATHS.store, value=b"")])
             self.are_parents_known[number] = True
-        marks = () if effect.mark is None else (effect.mark,)
-        return self.store.apply([*effect.nodes, *marks]) or Committed()
+        return self.store.apply([*effect.nodes, effect.mark]) or Committed()
 
     @rule()
     def clean_up(self) -> None:
