@@ -249,7 +249,8 @@ class EmbeddedHub:
         """Put messages into the queue: no step of one core happens within another's."""
         for item in outgoing:
             if isinstance(item, Broadcast):
-                for link in self._links:
+                # Others come and go on threads of their own.
+                for link in tuple(self._links):
                     if item.message.component_id in link.topics:
                         self._deliver(link, item.message)
             else:

@@ -14,10 +14,17 @@ from haservices.testing import LeadershipControl
 from nameservice import UnreachableError
 from tests.exhausted_threads import no_more_threads
 from tests.opening import open_patiently
-from tests.recording import WAIT_SECONDS, ConfirmingContender, Record, wait_until
+from tests.recording import (
+    WAIT_SECONDS,
+    ConfirmingContender,
+    Record,
+    RecordingListener,
+    wait_until,
+)
 
 
 if TYPE_CHECKING:
+    from haservices import HAServices
     from haservices.client_services import ClientHAServices
 
 
@@ -81,6 +88,49 @@ class TestEmbeddedHub:
         assert len(names.items) == 400
         running = [thread.name for thread in threading.enumerate()]
         assert "embedded-coming-and-going" not in running
+
+    @pytest.mark.proves("E7", "R2")
+    def test_a_service_that_comes_while_the_others_are_told_of_a_leader(self) -> None:
+        """E7, R2: they are told at once all the same, and so is who leads next."""
+        # No heartbeat tells of it while the test runs.
+        config = HAConfig(
+            url="embedded:newcomer",
+            session_timeout_seconds=3_600.0,
+            lease_seconds=1_800.0,
+        )
+        newcomers: Record[HAServices] = Record()
+        newcomer = threading.Thread(
+            target=lambda: newcomers.add(open_patiently(config))
+        )
+
+        class Topics(set[str]):
+            """Those of the one that is told first; then there is one more to tell."""
+
+            def __contains__(self, topic: object) -> bool:
+                if newcomer.ident is None:
+                    newcomer.start()
+                    wait_until(lambda: len(hub._links) == 3)
+                return super().__contains__(topic)
+
+        with open_patiently(config) as first, open_patiently(config) as ha:
+            link = link_of(cast("ClientHAServices", first))
+            hub = link.hub
+            leading = first.get_leader_election("job")
+            leader = ConfirmingContender(leading, "a:1")
+            leading.start(leader)
+            leader.wait_for_confirm()
+            following = ha.get_leader_election("job")
+            successor = ConfirmingContender(following, "b:1")
+            following.start(successor)
+            wait_until(lambda: len(following.contenders()) == 2)
+            ha.get_leader_retriever("job").start(listener := RecordingListener())
+            listener.wait_for_leader(lambda told: told is not None)
+            link.topics = Topics(link.topics)
+            leading.close()
+            successor.wait_for_confirm()
+            listener.wait_for_leader(lambda told: told is None)
+            newcomer.join(WAIT_SECONDS)
+            newcomers.wait_for_count(1)[0].close()
 
     def test_a_process_that_may_have_no_more_threads(self) -> None:
         """It is told so, and what is opened once there is room again works."""
