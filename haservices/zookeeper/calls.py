@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Final, TypeVar, final
+from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
 from haservices.zookeeper.futures import hand_on, when_done
 from nameservice import (
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 __all__ = ["BlockingCalls"]
 
 T = TypeVar("T")
+
+_CLOSED: Final = "these services are closed: open new ones"
 
 
 @final
@@ -55,6 +57,9 @@ class BlockingCalls:
         self.is_reachable: Final = threading.Event()
         self.refusal: NameServiceError | None = None
         self.is_closed = False
+        self._lock = threading.Lock()  # guards what follows
+        self._unanswered: set[Future[Any]] = set()
+        self._is_loop_over = False
 
     def read(self, request: Callable[[], Future[T]]) -> T:
         """
@@ -112,10 +117,15 @@ class BlockingCalls:
             raise MayHaveHappenedError(message) from error
 
     def request(self, request: Callable[[], Future[T]]) -> Future[T]:
-        """Call *request* on the loop; return a future of the answer."""
+        """
+        Call *request* on the loop; return a future of the answer.
+
+        There is one in any case: `end` gives it where the loop does not.
+        """
         answer: Future[T] = Future()
 
         def ask() -> None:
+            answer.set_running_or_notify_cancel()
             try:
                 asked = request()
             except Exception as error:  # noqa: BLE001 - told to the asker alone
@@ -123,8 +133,30 @@ class BlockingCalls:
             else:
                 when_done(asked, lambda asked: hand_on(asked, answer))
 
+        with self._lock:
+            if self._is_loop_over:
+                answer.set_exception(LocalProtocolError(_CLOSED))
+                return answer
+            self._unanswered.add(answer)
+        answer.add_done_callback(self._answered)
         self._loop.call(ask)
         return answer
+
+    def _answered(self, answer: Future[Any]) -> None:
+        with self._lock:
+            self._unanswered.discard(answer)
+
+    def end(self) -> None:
+        """Answer those who still wait, and all that come; the loop is over."""
+        with self._lock:
+            self._is_loop_over = True
+            left = tuple(self._unanswered)
+        for answer in left:
+            if answer.running():
+                message = "these services were closed before there was an answer"
+                answer.set_exception(MayHaveHappenedError(message))
+            else:
+                answer.set_exception(LocalProtocolError(_CLOSED))
 
     def check_open(self) -> None:
         """
@@ -134,8 +166,7 @@ class BlockingCalls:
             LocalProtocolError: If they were.
         """
         if self.is_closed:
-            message = "these services are closed: open new ones"
-            raise LocalProtocolError(message)
+            raise LocalProtocolError(_CLOSED)
 
     def _wait_until_reachable(self, began: float) -> None:
         self.check_open()

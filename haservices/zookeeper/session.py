@@ -207,6 +207,7 @@ class ZooKeeperSession:
             self._connection.stop(self.seconds_to_wait())
             self._is_gone = True
             self.loop.stop()
+            self.calls.end()
             if self._probe is not None:
                 self._probe.stop()
             self.closed.set_result(None)

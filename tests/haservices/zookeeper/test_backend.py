@@ -20,6 +20,7 @@ from haservices import Guarantee, HAConfig, HAServices, open_ha_services
 from haservices.testing.tcp_proxy import TCPProxy
 from haservices.testing.zookeeper_server import ZooKeeperServer
 from haservices.zookeeper.backend import ZooKeeperHAServices
+from haservices.zookeeper.calls import BlockingCalls
 from haservices.zookeeper.packing import unused_bundles
 from haservices.zookeeper.reading import read_children
 from haservices.zookeeper.session import ZooKeeperSession
@@ -28,6 +29,7 @@ from haservices.zookeeper.store_core import Looked
 from nameservice import (
     DidNotHappenError,
     LeadershipLostError,
+    LocalProtocolError,
     MayHaveHappenedError,
     NoLeaderError,
     RemoteProtocolError,
@@ -767,6 +769,57 @@ def _commit_before_transaction(
     other.thread.start()
     is_written.wait()
     return other
+
+
+@pytest.mark.proves("L4")
+class TestClosedMeanwhile:
+    @pytest.mark.parametrize(
+        "ask",
+        [
+            lambda ha: ha.get_leader_store(JOB).get("a"),
+            lambda ha: ha.operations.contenders(JOB),
+            lambda ha: ha.cleanup(JOB),
+        ],
+        ids=["get", "contenders", "cleanup"],
+    )
+    def test_what_another_thread_is_just_asking_ends_with_the_services(
+        self,
+        cluster: Cluster,
+        monkeypatch: pytest.MonkeyPatch,
+        ask: Callable[[HAServices], object],
+    ) -> None:
+        """L4: it is told that they are closed, and not after its whole timeout."""
+        ha = cluster.open(connect_timeout_seconds=5.0)
+        request = BlockingCalls.request
+
+        def close_and_request(calls: BlockingCalls, asked: Callable[[], Any]) -> Any:
+            closing = threading.Thread(target=ha.close)
+            closing.start()
+            closing.join()
+            return request(calls, asked)
+
+        monkeypatch.setattr(BlockingCalls, "request", close_and_request)
+        with pytest.raises(LocalProtocolError, match="closed"):
+            ask(ha)
+
+    def test_what_is_just_being_deleted_ends_with_the_services(
+        self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """L4: nothing more was sent, and so it is told, at once."""
+        ha = cluster.open(connect_timeout_seconds=5.0)
+        _, _, session = cluster.lead(ha)
+        ha.get_leader_store(JOB).put("a", b"1", session=session)
+
+        def read_and_close(session: ZooKeeperSession, path: str) -> Sequence[str]:
+            found = read_children(session, path)
+            closing = threading.Thread(target=ha.close)
+            closing.start()
+            closing.join()
+            return found
+
+        monkeypatch.setattr("haservices.zookeeper.store.read_children", read_and_close)
+        with pytest.raises(LocalProtocolError, match="closed"):
+            ha.cleanup(JOB)
 
 
 class TestOperations:
