@@ -17,15 +17,18 @@ the leader may (the deletion is a commit of its own), and a reader that comes to
 reads the path again: it holds another value by then.
 
 What refers to a bundle is read node by node, and the leader may be committing on other
-threads: their bundles are there, and nothing refers to them yet.  So a deletion is one
-transaction with the check that nothing has been committed since before the first look.
+threads: their bundles are there, and nothing refers to them yet.  All of them are
+threads of its process, so it knows which bundles are *under way*, and leaves them.  To
+any other nothing comes to refer once its commit is done, however long the look takes.
+A cleanup may be another process's.  There a deletion is one transaction with the check
+that nothing has been committed since before the first look.
 """
 
 from __future__ import annotations
 
 import contextlib
 import uuid
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from haservices.zookeeper.nodes import (
     CheckNode,
@@ -48,6 +51,9 @@ if TYPE_CHECKING:
 
 
 __all__ = ["bundled", "collect", "read_value"]
+
+# Bundles of this process whose commits may yet go through.
+_under_way: Final[set[str]] = set()
 
 
 def read_value(
@@ -89,16 +95,34 @@ def bundled(
     name = uuid.uuid4().hex
     path = f"{paths.bundles}/{name}"
     bundle, referring = refer(operations, paths, name=name)
-    collect(session, paths, transact)
-    session.calls.write(lambda: session.parents.create(paths.bundles))
-    session.calls.write(lambda: session.connection.create(path, bundle))
+    _collect_own(session, paths, transact)
+    _under_way.add(name)
     try:
+        session.calls.write(lambda: session.parents.create(paths.bundles))
+        session.calls.write(lambda: session.connection.create(path, bundle))
         yield referring
     except (DidNotHappenError, StaleEpochError):
-        # Whatever else went wrong, the references may have been written.
+        # Whatever else went wrong, the references may have been written, or be yet.
+        _under_way.discard(name)
         with contextlib.suppress(NameServiceError):
             transact([DeleteNode(path=path)])
         raise
+    _under_way.discard(name)
+
+
+def _collect_own(
+    session: ZooKeeperSession,
+    paths: ComponentPaths,
+    transact: Callable[[Sequence[NodeOperation]], None],
+) -> None:
+    """Delete the bundles that no path refers to, nor will; *transact* is the leader."""
+    names = read_children(session, paths.bundles)
+    # After they were listed, and before what refers to them is: a commit that is not
+    # under way now is done by then.
+    names = [name for name in names if name not in _under_way]
+    for name in _unused(session, paths, names):
+        with contextlib.suppress(TransactionFailedError):  # another was quicker
+            transact([DeleteNode(path=f"{paths.bundles}/{name}")])
 
 
 def collect(
@@ -109,21 +133,27 @@ def collect(
     """Delete the bundles that no path refers to; what is in doubt stays."""
     unchanged = _unchanged_since_now(session, paths)
     names = read_children(session, paths.bundles)
-    if not names:
-        return
-    nodes = session.calls.read_all(
-        [
-            lambda name=name: or_none(  # type: ignore[misc]
-                session.connection.get(f"{paths.store}/{name}")
-            )
-            for name in read_children(session, paths.store)
-        ]
-    )
-    values = (node.value for node in nodes if node is not None)
-    for name in unused_bundles(names, values):
-        # Another leader may have been quicker, or something been committed.
+    for name in _unused(session, paths, names):
+        # Another may have been quicker, or something been committed.
         with contextlib.suppress(TransactionFailedError):
             transact([*unchanged, DeleteNode(path=f"{paths.bundles}/{name}")])
+
+
+def _unused(
+    session: ZooKeeperSession, paths: ComponentPaths, names: Sequence[str]
+) -> list[str]:
+    """Return to which of the bundles *names* no path refers."""
+    if not names:
+        return []
+    connection = session.connection
+    stored = read_children(session, paths.store)
+    nodes = session.calls.read_all(
+        [
+            lambda name=name: or_none(connection.get(f"{paths.store}/{name}"))  # type: ignore[misc]
+            for name in stored
+        ]
+    )
+    return unused_bundles(names, (node.value for node in nodes if node is not None))
 
 
 def _unchanged_since_now(

@@ -647,8 +647,9 @@ class TestStore:
         assert not cluster.exists(bundles)
 
     @pytest.mark.proves("L1")
+    @pytest.mark.parametrize("when", ["listed", "looked", "afterwards"])
     def test_commits_of_many_values_at_once_keep_what_each_has_written(
-        self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+        self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, when: str
     ) -> None:
         """L1: one that looks for unused values takes none that is just being used."""
         ha = cluster.open(connect_timeout_seconds=30.0)
@@ -656,17 +657,45 @@ class TestStore:
         store = ha.get_leader_store(JOB)
         other = _commit_before_transaction(monkeypatch, store, session)
 
-        def look(names: Sequence[str], values: Iterable[bytes]) -> list[str]:
-            found = unused_bundles(names, values)
-            other.finish()
+        def read(session: ZooKeeperSession, path: str) -> Sequence[str]:
+            found = read_children(session, path)
+            if when == "listed":
+                other.finish()
             return found
 
+        def look(names: Sequence[str], values: Iterable[bytes]) -> list[str]:
+            unused = unused_bundles(names, values)
+            if when == "looked":
+                other.finish()
+            return unused
+
         monkeypatch.setattr("haservices.zookeeper.bundles.unused_bundles", look)
+        monkeypatch.setattr("haservices.zookeeper.bundles.read_children", read)
         store.commit(_many_values("mine"), session=session)
+        other.finish()
         for path in ("mine/0000", "other/0000"):
             value = store.get(path)
             assert value is not None
             assert value.value == b"v" * 1_000
+
+    @pytest.mark.proves("L1")
+    def test_values_that_are_replaced_go_however_often_another_thread_commits(
+        self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """L1: a leader that never rests does not fill ZooKeeper with what it was."""
+        ha = cluster.open(connect_timeout_seconds=30.0)
+        _, _, session = cluster.lead(ha)
+        store = ha.get_leader_store(JOB)
+
+        def look(names: Sequence[str], values: Iterable[bytes]) -> list[str]:
+            store.put("heartbeat", b"now", session=session)
+            return unused_bundles(names, values)
+
+        monkeypatch.setattr("haservices.zookeeper.bundles.unused_bundles", look)
+        for _ in range(4):
+            store.commit(_many_values("mine"), session=session)
+        names = cluster.client.get_children(f"{cluster.top}/bundles/{JOB}")
+        assert len(names) == 2  # what is there, and what was there before
 
     @pytest.mark.proves("L3")
     def test_a_cleanup_takes_no_part_of_what_is_written_meanwhile(
