@@ -195,7 +195,8 @@ class LocalStateCluster:
         reason = node.leave(timeout_seconds)
         node.close()
         with self._lock:
-            self._nodes.remove(node)
+            if node in self._nodes:  # another thread may remove it, too
+                self._nodes.remove(node)
         return reason
 
     def node(self, node_id: str) -> StateNode:

@@ -290,6 +290,25 @@ class TestNodes:
             assert job.key_group_counts["node-2"] == 64
             assert job.missing_count == 0
 
+    @pytest.mark.proves("S1")
+    def test_a_node_that_two_threads_remove_is_gone_for_both(
+        self, ha: HAServices, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """S1: the later one hears of nothing that went wrong."""
+        leave = StateNode.leave
+        others: list[str | None] = []
+
+        def leave_twice(node: StateNode, timeout_seconds: float | None) -> str | None:
+            monkeypatch.setattr(StateNode, "leave", leave)
+            others.append(cluster.remove_node("node-2", timeout_seconds=0.0))
+            return leave(node, timeout_seconds)
+
+        with LocalStateCluster(ha, nodes=2) as cluster:
+            monkeypatch.setattr(StateNode, "leave", leave_twice)
+            cluster.remove_node("node-2", timeout_seconds=0.0)
+            assert len(others) == 1
+            assert [node.node_id for node in cluster.nodes] == ["node-1"]
+
     def test_none_comes_or_goes_when_it_does_not_run(self, ha: HAServices) -> None:
         """Before the start and after the end there is nothing to add to."""
         cluster = LocalStateCluster(ha, nodes=1)
