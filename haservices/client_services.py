@@ -235,7 +235,8 @@ class _ElectionDriver:
             fail=fail,
         )
 
-    def _added(self, holder: HolderCore) -> None:
+    def _added(self, contender_id: str, holder: HolderCore) -> None:
+        self._contender_id = contender_id  # the grant may be here before `open` returns
         self._holder = holder
         self._is_added.set()
 

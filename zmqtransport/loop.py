@@ -467,14 +467,10 @@ class PollLoop:
             os.write(self._wake_writer, b"\0")
 
     def _read_wake(self) -> None:
-        """
-        Record having been woken, before the calls are looked at.
-
-        Without the lock: who has woken this thread still holds it, and a caller that
-        finds the loop woken has given its call before.
-        """
-        os.read(self._wake_reader, 16)
-        self._is_woken = False
+        """Record having been woken."""
+        with self._lock:
+            os.read(self._wake_reader, 16)
+            self._is_woken = False
 
     def _run_calls(self) -> None:
         """Call what other threads asked for until now; what they add waits its turn."""

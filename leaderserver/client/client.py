@@ -211,7 +211,7 @@ class LeaderClient:
         component_id: str,
         *,
         confirm_timeout_ns: int,
-        on_added: Callable[[HolderCore], None],
+        on_added: Callable[[str, HolderCore], None],
         deliver: Callable[[DeliverGrant | DeliverRevoke], None],
         fail: Callable[[Exception], None],
     ) -> str:
@@ -221,7 +221,8 @@ class LeaderClient:
         Args:
             component_id: What it wants to lead.
             confirm_timeout_ns: How long it may take to confirm.
-            on_added: Takes what it believes, before anything is delivered.
+            on_added: Takes its id, and what it believes, before anything is delivered:
+                that may be before this returns.
             deliver: Takes its grants and revocations.
             fail: Takes what it should hear of.
         """
@@ -236,7 +237,9 @@ class LeaderClient:
         self._link.post(
             lambda: self._step(
                 added,
-                before_effects=lambda: on_added(self._core.holder(contender_id)),
+                before_effects=lambda: on_added(
+                    contender_id, self._core.holder(contender_id)
+                ),
             )
         )
         return contender_id

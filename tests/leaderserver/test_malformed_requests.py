@@ -228,7 +228,7 @@ class TestClientIsTold:
         client.add_contender(
             Text("default/other"),
             confirm_timeout_ns=10**9,
-            on_added=lambda _: None,
+            on_added=lambda *_: None,
             deliver=lambda _: None,
             fail=errors.append,
         )

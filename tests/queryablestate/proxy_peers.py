@@ -71,11 +71,24 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 class _Dealer:
-    """A DEALER that is connected to a proxy; a context manager."""
+    """
+    A DEALER that is connected to a proxy; a context manager.
 
-    def __init__(self, address: str, *, keys: CurveKeyPair | None = None) -> None:
+    With *keeps_unread* it receives what had come before the connection ended: our own
+    clients do not, unless they were receiving (libzmq, ``ZMQ_IMMEDIATE``).
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        keys: CurveKeyPair | None = None,
+        keeps_unread: bool = False,
+    ) -> None:
         self._context: ZMQContext = zmq.Context()
-        limits = SocketLimits(frame_size_bytes_max=64 * 1024 * 1024)
+        limits = SocketLimits(
+            frame_size_bytes_max=64 * 1024 * 1024, is_immediate=not keeps_unread
+        )
         self.socket = open_socket(self._context, zmq.DEALER, limits)
         self._monitor = ConnectionMonitor(self.socket)
         parsed = parse_address(address)
@@ -137,8 +150,14 @@ class ScriptedPeer(_Dealer):
         ticket: The one that it has drawn last.
     """
 
-    def __init__(self, address: str, *, keys: CurveKeyPair | None = None) -> None:
-        super().__init__(address, keys=keys)
+    def __init__(
+        self,
+        address: str,
+        *,
+        keys: CurveKeyPair | None = None,
+        keeps_unread: bool = False,
+    ) -> None:
+        super().__init__(address, keys=keys, keeps_unread=keeps_unread)
         self.session = b""
         self.payload = b""
         self.ticket = 0

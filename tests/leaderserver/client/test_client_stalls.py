@@ -133,7 +133,7 @@ def test_a_contender_has_less_time() -> None:
     scene.client.add_contender(
         "job",
         confirm_timeout_ns=NS_PER_SECOND,
-        on_added=lambda _: None,
+        on_added=lambda *_: None,
         deliver=lambda _: None,
         fail=lambda _: None,
     )

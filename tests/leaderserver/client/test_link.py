@@ -106,7 +106,7 @@ class Client:
         self.client.add_contender(
             "c/job",
             confirm_timeout_ns=NS_PER_SECOND,
-            on_added=lambda _: None,
+            on_added=lambda *_: None,
             deliver=lambda _: None,
             fail=self.errors.add,
         )
