@@ -313,9 +313,13 @@ class TestTrouble:
                 limits=limits,
                 renew_grant=(lambda: b"another") if is_renewed else None,
             ) as stager:
-                stager.add(1, some_rows(1), is_list=False)
-                with pytest.raises(AccessDeniedError):
+
+                def stage() -> None:  # whichever of the two hears of it
+                    stager.add(1, some_rows(1), is_list=False)
                     stager.finish()
+
+                with pytest.raises(AccessDeniedError):
+                    stage()
         assert (len(node.chunks) > 1) is is_renewed
 
     def test_a_silent_node_is_unavailable_in_time(
