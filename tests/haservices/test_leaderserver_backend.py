@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from haservices import Guarantee, HAConfig, open_ha_services
 from haservices.leaderserver_backend import LEADERSERVER_GUARANTEES, open_leaderserver
 from haservices.testing.reserved_port import ReservedPort
 from leaderserver import LeaderServer, ServerConfig
+from leaderserver.client.client import LeaderClient
 from nameservice import (
     AuthenticationError,
     ConfigurationError,
@@ -197,3 +199,25 @@ class TestMiddlebox:
             assert leader.epoch == session.epoch
             assert not contender.revoked_count
             election.close()
+
+
+@pytest.mark.proves("E6")
+def test_a_grant_that_comes_before_the_start_has_returned_can_be_confirmed(
+    server: LeaderServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E6: the thread that starts an election may be held up for longer than a grant."""
+    with open_ha_services(server.url) as ha:
+        election = ha.get_leader_election("job")
+        contender = ConfirmingContender(election, "host:1")
+        enter = LeaderClient.add_contender
+
+        def enter_and_wait(*args: Any, **kwargs: Any) -> str:
+            contender_id = enter(*args, **kwargs)
+            contender.wait_for_confirm(1)
+            return contender_id
+
+        monkeypatch.setattr(LeaderClient, "add_contender", enter_and_wait)
+        election.start(contender)
+        assert election.has_leadership(contender.granted[0].leader_session_id)
+        assert not contender.revoked_count
+        election.close()
