@@ -16,6 +16,7 @@ from nameservice import (
     NameServiceError,
     get_logger,
 )
+from queryablestate.sql.desk import Desk
 from queryablestate.sql.protocol.conversation import (
     CancelAsked,
     Conversation,
@@ -26,7 +27,7 @@ from queryablestate.sql.protocol.conversation import (
     TLSAsked,
 )
 from queryablestate.sql.protocol.refusals import SQLError, refusal_of
-from queryablestate.sql.session import Desk, Session
+from queryablestate.sql.session import Session
 from queryablestate.sql.settings import SessionSettings
 
 

@@ -29,8 +29,8 @@ from nameservice.observation import Observation
 from queryablestate.sql.clients import CallerClients
 from queryablestate.sql.config import SQLConfig, split_address
 from queryablestate.sql.connection import Connection, Shared
+from queryablestate.sql.desk import Desk
 from queryablestate.sql.jobs import Setup
-from queryablestate.sql.session import Desk
 from queryablestate.sql.workers import Workers
 
 

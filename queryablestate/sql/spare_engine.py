@@ -44,9 +44,7 @@ class SpareEngine:
         task = self.prepare()
         try:
             engine = await asyncio.shield(task)
-        except asyncio.CancelledError:
-            raise
-        except BaseException:
+        except Exception:
             self._task = None
             raise
         self._task = None

@@ -35,11 +35,11 @@ from queryablestate.local_cluster import LocalStateCluster
 from queryablestate.proxy.config_toml import parse_proxy_config
 from queryablestate.schema.schema import AtomicType, Field, StateKind, StateSchema
 from queryablestate.sql.config import SQLConfig
+from queryablestate.sql.desk import Desk
 from queryablestate.sql.engine import Parser
 from queryablestate.sql.jobs import SessionFacts, Setup
 from queryablestate.sql.protocol.refusals import SQLError
 from queryablestate.sql.server import SQLServer
-from queryablestate.sql.session import Desk
 from queryablestate.sql.workers import Workers
 from tests.lodestar.publishing import Publisher
 from tests.queryablestate.sql.conftest import DELAYS, SCHEMAS, Served, first_rows
