@@ -32,9 +32,9 @@ from typing import TYPE_CHECKING, Final
 
 from haservices.zookeeper.nodes import (
     CheckNode,
-    CreateNode,
     DeleteNode,
     TransactionFailedError,
+    check_absent,
 )
 from haservices.zookeeper.packing import refer, unpack, unused_bundles
 from haservices.zookeeper.reading import or_none, read_children, read_node
@@ -167,7 +167,6 @@ def _unchanged_since_now(
 
     stat = session.calls.read(ask)
     if stat is None:
-        # There is no check for that but to create it.
-        return CreateNode(path=paths.store, value=b""), DeleteNode(path=paths.store)
+        return check_absent(paths.store)
     # Each commit sets it, too (store_core.py).
     return (CheckNode(path=paths.store, version=stat.version),)

@@ -23,6 +23,7 @@ __all__ = [
     "NodeVersionError",
     "SetNode",
     "TransactionFailedError",
+    "check_absent",
     "format_session_id",
 ]
 
@@ -124,6 +125,11 @@ class DeleteNode:
 
 
 NodeOperation: TypeAlias = CheckNode | CreateNode | SetNode | DeleteNode
+
+
+def check_absent(path: str) -> tuple[NodeOperation, ...]:
+    """Return what fails the transaction if *path* is there: no one check does."""
+    return CreateNode(path=path, value=b""), DeleteNode(path=path)
 
 
 def format_session_id(session_id: int) -> str:

@@ -37,6 +37,7 @@ from haservices.zookeeper.nodes import (
     NodeOperation,
     NodeVersionError,
     SetNode,
+    check_absent,
 )
 from haservices.zookeeper.packing import BUNDLE_NAME_EXAMPLE, pack, refer
 from haservices.zookeeper.paths import CONTENDER_NAME_EXAMPLE
@@ -304,7 +305,7 @@ class CommitCore:
             return (CreateNode(path=path, value=value),)
         if self._known.get(path, True) if version is None else version > 0:
             return (DeleteNode(path=path, version=node_version),)
-        return _check_of_absence(path)
+        return check_absent(path)
 
     # -- failures --------------------------------------------------------------------
 
@@ -354,9 +355,4 @@ def _largest(operation: StoreOperation, path: str) -> tuple[NodeOperation, ...]:
         return (CreateNode(path=path, value=pack(operation.value)),)
     if operation.version:
         return (DeleteNode(path=path),)
-    return _check_of_absence(path)
-
-
-def _check_of_absence(path: str) -> tuple[NodeOperation, ...]:
-    """Return what fails if the node at *path* is there: there is no check for that."""
-    return (CreateNode(path=path, value=b""), DeleteNode(path=path))
+    return check_absent(path)

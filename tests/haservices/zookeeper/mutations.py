@@ -272,7 +272,7 @@ CORE_MUTATIONS: Final = (
         name="absence-unchecked",
         rule="L2: version 0 says that nothing may be there",
         module=_STORE,
-        before="        return _check_of_absence(path)\n\n    # -- failures",
+        before="        return check_absent(path)\n\n    # -- failures",
         after="        return ()\n\n    # -- failures",
     ),
     Mutation(

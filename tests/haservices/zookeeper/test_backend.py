@@ -101,6 +101,13 @@ class Cluster:
         election, contender = self.contend(ha, address)
         return election, contender, contender.wait_for_confirm()
 
+    def lead_patiently(self) -> tuple[ZooKeeperHAServices, LeaderStore, LeaderSession]:
+        """Return services, the store of JOB, and under which leadership to write."""
+        # A megabyte takes a busy disk seconds, and large commits are not about speed.
+        ha = self.open(connect_timeout_seconds=30.0)
+        _, _, session = self.lead(ha)
+        return ha, ha.get_leader_store(JOB), session
+
     def contenders(self) -> list[str]:
         """Return the paths of the contenders' nodes, in order."""
         parent = f"{self.component}/contenders"
@@ -625,10 +632,7 @@ class TestStore:
         self, cluster: Cluster
     ) -> None:
         """L3: 1,000,000 bytes in 1,000 values: written, replaced and removed again."""
-        # A megabyte takes a busy disk seconds, and this is not about speed.
-        ha = cluster.open(connect_timeout_seconds=30.0)
-        _, _, session = cluster.lead(ha)
-        store = ha.get_leader_store(JOB)
+        ha, store, session = cluster.lead_patiently()
         bundles = f"{cluster.top}/bundles/{JOB}"
         paths = [f"part/{number:04}" for number in range(1_000)]
         for fill in (b"a", b"b", b"c"):
@@ -652,9 +656,7 @@ class TestStore:
         self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, when: str
     ) -> None:
         """L1: one that looks for unused values takes none that is just being used."""
-        ha = cluster.open(connect_timeout_seconds=30.0)
-        _, _, session = cluster.lead(ha)
-        store = ha.get_leader_store(JOB)
+        _, store, session = cluster.lead_patiently()
         other = _commit_before_transaction(monkeypatch, store, session)
 
         def read(session: ZooKeeperSession, path: str) -> Sequence[str]:
@@ -683,9 +685,7 @@ class TestStore:
         self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """L1: a leader that never rests does not fill ZooKeeper with what it was."""
-        ha = cluster.open(connect_timeout_seconds=30.0)
-        _, _, session = cluster.lead(ha)
-        store = ha.get_leader_store(JOB)
+        _, store, session = cluster.lead_patiently()
 
         def look(names: Sequence[str], values: Iterable[bytes]) -> list[str]:
             store.put("heartbeat", b"now", session=session)
@@ -702,9 +702,7 @@ class TestStore:
         self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """L3: a value is there or is not; it is never there and unreadable."""
-        ha = cluster.open(connect_timeout_seconds=30.0)
-        _, _, session = cluster.lead(ha)
-        store = ha.get_leader_store(JOB)
+        ha, store, session = cluster.lead_patiently()
         other = _commit_before_transaction(monkeypatch, store, session)
 
         def read(session: ZooKeeperSession, path: str) -> Sequence[str]:
