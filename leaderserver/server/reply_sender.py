@@ -123,7 +123,7 @@ class ReplySender:
             doubt = UncertainReply(detail=str(error))
             message = Reply(number=message.number, body=doubt)
             payload = codec.encode(message)
-        if self._queues.passes(peer, len(payload)):
+        if self._queues.hand_at_once(peer, len(payload)):
             self._hand_over(peer, payload)
             self._settle(peer)
             return

@@ -110,7 +110,7 @@ class StoreRequests:
             return False
         job_number = self._queue.add(task)
         if isinstance(task, CommitTask | CleanupTask):
-            self.cache.writes(job_number, task.component_id)
+            self.cache.note_write(job_number, task.component_id)
         self._asked[job_number] = (client, number, turn.audited)
         return True
 
@@ -118,7 +118,7 @@ class StoreRequests:
         """Answer who asked for *job*, and tell who watches what it changed."""
         task = job.task
         if isinstance(task, GetTask) and isinstance(outcome, VersionedValue):
-            self.cache.has_read(job.number, task.component_id, task.path, outcome)
+            self.cache.note_read(job.number, task.component_id, task.path, outcome)
         client, number, audited = self._asked.pop(job.number)
         asked = Turn(
             now_ns=turn.now_ns,

@@ -83,8 +83,8 @@ class ReplyQueues:
     """
     The queues of all clients, which are known by their routing ids.
 
-    Use: `passes`, or `admits` and then `add`; then `take` until it returns None, and
-    `put_back` what could not be sent.  While `take` returns None though something
+    Use: `hand_at_once`, or `admits` and then `add`; then `take` until it returns None,
+    and `put_back` what could not be sent.  While `take` returns None though something
     waits, the window is full: look at the connection, tell `written`, and take again.
     """
 
@@ -130,11 +130,11 @@ class ReplyQueues:
             or state.held_bytes + size_bytes <= self.limits.bytes_per_peer_max
         )
 
-    def passes(self, peer: bytes, size_bytes: int) -> bool:
+    def hand_at_once(self, peer: bytes, size_bytes: int) -> bool:
         """
-        Return whether a message of that size may be handed to ZeroMQ at once.
+        Count a message of that size as handed to ZeroMQ, if it may be; return whether.
 
-        It counts as handed then: nothing waits before it, and the window has room.
+        It may if nothing waits before it, and the window has room.
         """
         state = self._peers.get(peer)
         if state is None:

@@ -60,7 +60,7 @@ class ValueCache:
             self._values[component_id, path] = value  # asked for just now
         return value
 
-    def has_read(
+    def note_read(
         self, number: int, component_id: str, path: str, value: VersionedValue
     ) -> None:
         """Keep what the read that was asked for as *number* has found, if it may be."""
@@ -72,7 +72,7 @@ class ValueCache:
         self._size_bytes += _cost_bytes(component_id, path, value)
         self._make_room()
 
-    def writes(self, number: int, component_id: str) -> None:
+    def note_write(self, number: int, component_id: str) -> None:
         """Forget a component: a write of it was asked for, as *number*."""
         self._newest_write = number
         for path in tuple(self._paths.get(component_id, ())):

@@ -79,43 +79,43 @@ class TestPassing:
     def test_what_nothing_waits_before_passes_and_counts(self) -> None:
         """N3: what goes to ZeroMQ at once counts until the connection has taken it."""
         waiting = queues()
-        assert waiting.passes(A, 200)
+        assert waiting.hand_at_once(A, 200)
         assert waiting.queued_bytes == 200
         assert not waiting.is_waiting(A)
-        assert not waiting.passes(A, 200)
-        assert waiting.passes(B, 200)
+        assert not waiting.hand_at_once(A, 200)
+        assert waiting.hand_at_once(B, 200)
         waiting.written(A, 200)
-        assert waiting.passes(A, 200)
+        assert waiting.hand_at_once(A, 200)
         waiting.forget(A)
         assert waiting.queued_bytes == 200
 
     def test_nothing_passes_what_waits(self) -> None:
         """N3: a small message does not overtake one that the window has no room for."""
         waiting = queues()
-        assert waiting.passes(A, 200)
+        assert waiting.hand_at_once(A, 200)
         waiting.add(A, bytes(200), is_bulk=True)
         assert waiting.take(A) is None
-        assert not waiting.passes(A, 1)
-        assert waiting.passes(B, 1)
+        assert not waiting.hand_at_once(A, 1)
+        assert waiting.hand_at_once(B, 1)
 
     def test_one_message_of_any_size_passes_alone(self) -> None:
         """N3: the largest reply there is goes at once, and nothing after it."""
         waiting = queues(per_peer=100)
-        assert waiting.passes(A, 900)
-        assert not waiting.passes(A, 1)
+        assert waiting.hand_at_once(A, 900)
+        assert not waiting.hand_at_once(A, 1)
 
     def test_a_client_may_have_less_than_a_window(self) -> None:
         """N3: what passes keeps to the limit of one client, too."""
         waiting = queues(per_peer=100)
-        assert waiting.passes(A, 80)
-        assert not waiting.passes(A, 80)
+        assert waiting.hand_at_once(A, 80)
+        assert not waiting.hand_at_once(A, 80)
 
     def test_what_passed_and_could_not_be_sent_goes_first(self) -> None:
         """N3: ZeroMQ's own limit changes no order here, either."""
         waiting = queues()
-        assert waiting.passes(A, 1)
+        assert waiting.hand_at_once(A, 1)
         waiting.put_back(A, b"1")
-        assert not waiting.passes(A, 1)
+        assert not waiting.hand_at_once(A, 1)
         waiting.add(A, b"2", is_bulk=False)
         assert [waiting.take(A), waiting.take(A)] == [b"1", b"2"]
 
