@@ -85,7 +85,7 @@ def taken_descriptors(count: int) -> Iterator[None]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = max(soft, 2 * count)
     if hard != resource.RLIM_INFINITY and hard < wanted:
-        pytest.skip("not so many files may be open")
+        pytest.skip(f"the hard limit of open files is {hard}")
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     with contextlib.ExitStack() as files:
         files.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))

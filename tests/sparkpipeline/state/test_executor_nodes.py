@@ -331,6 +331,7 @@ def put_running(data_dir: Path, pid: int) -> RunningNode:
     return node
 
 
+@pytest.mark.proves("S1", "W7")
 class TestSlots:
     """A lock says that a slot is held, a file what serves: at different moments."""
 
