@@ -467,10 +467,14 @@ class PollLoop:
             os.write(self._wake_writer, b"\0")
 
     def _read_wake(self) -> None:
-        """Record having been woken."""
-        with self._lock:
-            os.read(self._wake_reader, 16)
-            self._is_woken = False
+        """
+        Record having been woken, without the lock: who wakes the loop may hold it.
+
+        The order matters.  A caller between the two lines writes nothing and need not:
+        what it asks for is in `_calls` already, and this turn runs them.
+        """
+        os.read(self._wake_reader, 16)
+        self._is_woken = False
 
     def _run_calls(self) -> None:
         """Call what other threads asked for until now; what they add waits its turn."""
