@@ -299,17 +299,20 @@ class KeyWatch:
             )
 
         try:
-            entry = await look()
-            async with self._telling:  # in the order of the answers (rule Q1)
-                information = await self._information(entry)
-                if not fits(information, entry):
-                    # It was read by older columns than the client knows by now.
-                    entry = await look()
-                had_problem = self._problem is not None
-                self._problem = None
-                self._tell(information, entry, read_count)
-                if had_problem:
-                    self._announce()
+            entry, is_last = await look(), False
+            while True:
+                async with self._telling:  # in the order of the answers (rule Q1)
+                    information = await self._information(entry)
+                    if is_last or fits(information, entry):
+                        had_problem = self._problem is not None
+                        self._problem = None
+                        self._tell(information, entry, read_count)
+                        if had_problem:
+                            self._announce()
+                        break
+                # It was read by older columns than the client knows by now.  What is
+                # read anew is another answer, and waits for its turn as such.
+                entry, is_last = await look(), True
         except Exception:
             self._met_count = read_count
             raise

@@ -291,3 +291,27 @@ def test_a_column_that_was_added() -> None:
         assert told.values[1:] == [{"delay": 1, "speed": 9}]
 
     run(scenario)
+
+
+@pytest.mark.proves("Q1")
+def test_a_row_that_is_read_once_more() -> None:
+    """
+    What another read has found meanwhile is told before it, and not after it.
+
+    A row that was read by older columns than are known by now is read anew.  While that
+    took, an answer that was there already waited behind it, and was told last: watchers
+    saw their key go back to an older batch.
+    """
+
+    async def scenario(reads: Reads, watch: KeyWatch) -> None:
+        early = await first_of(reads, watch)
+        reads.known = [information_of("delay", "speed")]
+        late = Told(watch.events(None))
+        await settle()
+        await reads.answer(entry(2, delay=2))  # without the column
+        assert reads.wanted == [2, None]
+        await reads.answer(entry(3, delay=3, speed=3), least=2)
+        await reads.answer(entry(4, delay=4, speed=4))
+        assert early.values[-1] == late.values[-1] == {"delay": 4, "speed": 4}
+
+    run(scenario)
