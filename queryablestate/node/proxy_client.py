@@ -193,10 +193,14 @@ class QueryStateProxyClient:
         if self._dealer is not None:
             self._dealer.close()
             self._dealer = None
+        self._over()
+
+    def _over(self) -> None:
+        """Note that the first connection is over; the second one was joined to it."""
+        self._first.over()
         if self._second is not None:
             self._second.close()
             self._second = None
-        self._first.over()
 
     def send(
         self,
@@ -312,7 +316,7 @@ class QueryStateProxyClient:
                 self.problem = None
                 self._on_event(ProxyConnected())
             case ConnectionClosed():
-                self._first.over()
+                self._over()
                 self._on_event(ProxyDisconnected())
             case HandshakeFailed():
                 self.problem = handshake_error(event, target=self._address)

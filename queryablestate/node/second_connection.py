@@ -11,7 +11,8 @@ It is opened when there is such an answer for the first time, says which node it
 proxy that refuses it, everything goes over the first.  A proxy that has just begun to
 lead may pass over what it is told: it is told again with each large answer.  If the
 connection is lost when it was used, answers may be lost: then the first one is given
-up, too, and the proxy asks others.
+up, too, and the proxy asks others.  If the first one is lost, so is this one: the proxy
+takes what comes over it for what comes over that.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import socket
 import threading
 from collections.abc import Iterator
@@ -78,6 +79,10 @@ class Narrow:
         """Pass it on again."""
         self._is_open.set()
 
+    def end_first(self) -> None:
+        """Close the first connection."""
+        _shut(self._sockets[1])
+
     def end_second(self) -> None:
         """Close the second connection."""
         _shut(self._sockets[3])
@@ -90,7 +95,7 @@ class Narrow:
         thread.start()
 
     def _accept(self) -> None:
-        for is_second in (False, True):
+        for is_second in itertools.chain((False, True), itertools.repeat(False)):
             try:
                 client, _ = self._listener.accept()
             except OSError:
@@ -261,6 +266,25 @@ class TestSecondConnection:
         stage.link.end_second()
         assert stage.disconnected.wait(WAIT_SECONDS)
         assert 7 in stage.gone
+
+    @pytest.mark.proves("Q4")
+    def test_it_ends_with_the_first(self, stage: Stage) -> None:
+        """
+        B2, Q4: it is one of a registration, which is over with the first connection.
+
+        The first one broke alone, and ZeroMQ made another, over which the node
+        registered.  Large answers went on over the second one.  The proxy took them for
+        those of the former registration, which it knew nothing of any more: each was
+        lost, and whoever asked got no answer until the deadline, again and again.
+        """
+        _, second = stage.join()
+        stage.connected.clear()
+        stage.link.end_first()
+        assert stage.connected.wait(WAIT_SECONDS)
+        stage.send(LARGE, 8)
+        sender, _ = stage.receive()
+        assert sender != second
+        assert second not in stage.join()
 
     def test_without_the_consent_of_the_proxy_there_is_one(self, stage: Stage) -> None:
         """B2: a proxy of before answers nothing of use; nothing is lost by that."""
