@@ -316,6 +316,8 @@ class QueryStateProxyClient:
                 self.problem = None
                 self._on_event(ProxyConnected())
             case ConnectionClosed():
+                # ZeroMQ makes another: what was asked over this one is not for that.
+                self.link += 1
                 self._over()
                 self._on_event(ProxyDisconnected())
             case HandshakeFailed():

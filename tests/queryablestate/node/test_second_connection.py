@@ -166,14 +166,14 @@ class Stage:
         self._loop.call(lambda: self.client.connect(address), target="the loop")
         assert self.connected.wait(WAIT_SECONDS)
 
-    def send(self, payload: bytes, number: int = 0) -> None:
-        """Have the node answer."""
+    def send(self, payload: bytes, number: int = 0, *, link: int = 0) -> None:
+        """Have the node answer, what was asked over *link* if that is there still."""
         self._awaited_count += 1
 
         def send() -> None:
             message = Refusal(request_id=number, code="illegal")
             assert self.client.send(
-                message, payload, on_gone=lambda: self.gone.append(number)
+                message, payload, link=link, on_gone=lambda: self.gone.append(number)
             )
 
         self._loop.call(send, target="the loop")
@@ -304,6 +304,28 @@ class TestSecondConnection:
         stage.send(LARGE)
         assert stage.receive_join() == passed_over
         stage.join()
+
+
+@pytest.mark.proves("Q1")
+def test_what_was_asked_over_a_former_connection_is_not_answered(stage: Stage) -> None:
+    """
+    Q1: ZeroMQ makes another connection by itself, maybe to another proxy.
+
+    One that is started again at the same address numbers its questions from 1, as the
+    former one did.  What the node had to say to a question of that was sent to this
+    one, which took it for the end of its own question of that number.
+    """
+    former = stage.client.link
+    stage.connected.clear()
+    stage.link.end_first()
+    assert stage.connected.wait(WAIT_SECONDS)
+    stage.send(SMALL, 7, link=former)
+    stage.send(SMALL, 8, link=stage.client.link)
+    _, frames = stage.receive()
+    message = decode_to_proxy(frames[0])
+    assert isinstance(message, Refusal)
+    assert message.request_id == 8
+    assert 7 in stage.gone
 
 
 def test_a_node_and_a_proxy_agree(tmp_path: Path) -> None:
