@@ -60,7 +60,7 @@ from nameservice import (
 
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from election import LeaderElection, LeaderSession
     from haservices import HAServices
@@ -216,14 +216,18 @@ class Candidacy:
 
     def _forget_the_past(self) -> None:
         """Take out what an earlier election has left in the queue; it is closed."""
-        signals: list[Signalled] = []
+        self._forget(lambda one: not isinstance(one, Signalled))
+
+    def _forget(self, is_past: Callable[[_Happening], bool]) -> None:
+        """Take out of the queue what *is_past*."""
+        kept: list[_Happening] = []
         with contextlib.suppress(queue.Empty):
             while True:
                 happening = self._happenings.get_nowait()
-                if isinstance(happening, Signalled):
-                    signals.append(happening)
-        for signalled in signals:
-            self._happenings.put(signalled)
+                if not is_past(happening):
+                    kept.append(happening)
+        for happening in kept:
+            self._happenings.put(happening)
 
     def _wait_for_grant(self, give_up_seconds: float) -> LeaderSession | None:
         """Return what we are granted, or None if we are to end."""
@@ -273,9 +277,10 @@ class Candidacy:
     def _lead(self, election: LeaderElection, session: LeaderSession) -> int:
         """Run the command as long as we lead; return the verb's exit code."""
         # From here on a revocation waits for us.  One that began before shows in what
-        # the election says now.
+        # the election says now, unless the same leadership was granted again since.
         self._contender.is_idle.clear()
         try:
+            self._forget(lambda one: isinstance(one, _Granted | _Revoked))
             until_ns = self._read_belief(election, session)
             now_ns = self._clock.now_ns()
             if until_ns <= now_ns:
