@@ -377,18 +377,21 @@ class ZooKeeperSession:
             self.clock.now_ns() + self._timeout_ns, self._look_for_lost_data
         )
         if not self._contact.is_open and (self._probe is None or self._probe.is_over):
+            # What is seen from here on may be newer than the answer, which comes late.
+            seen_zxid = self._connection.last_zxid
             try:
                 self._probe = ZooKeeperProbe(
                     self.config,
                     self.clock,
-                    tell=lambda zxid: self.loop.call(lambda: self._compare(zxid)),
+                    tell=lambda zxid: self.loop.call(
+                        lambda: self._compare(zxid, seen_zxid)
+                    ),
                 )
             except ConfigurationError as error:  # a file is just being replaced
                 self._log.warning("probe.failed", error=str(error))
 
-    def _compare(self, zxid: int) -> None:
-        """Give up if *zxid*, the newest transaction, is older than one that we saw."""
-        seen_zxid = self._connection.last_zxid
+    def _compare(self, zxid: int, seen_zxid: int) -> None:
+        """Give up if *zxid* is the newest transaction, and *seen_zxid* was before."""
         if self._contact.is_open or self.calls.refusal is not None or zxid >= seen_zxid:
             return
         self._end_session()

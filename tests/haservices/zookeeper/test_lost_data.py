@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import queue
 import shutil
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,12 +15,15 @@ from haservices.testing import ZooKeeperServer
 from haservices.zookeeper import session as zookeeper_session
 from haservices.zookeeper.probe import ZooKeeperProbe
 from nameservice import ConfigurationError, RemoteProtocolError
-from tests.lodestar.running import Running
+from tests.lodestar.running import WAIT_SECONDS, Running
 from tests.recording import ConfirmingContender, RecordingListener
 
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+    from nameservice import Clock
 
 
 pytestmark = pytest.mark.shells
@@ -105,6 +110,53 @@ class TestLostData:
         assert failed
         assert isinstance(error, RemoteProtocolError)
         assert error.reason == "data-lost"
+
+    def test_a_late_answer_tells_nothing_of_what_came_after_it(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """
+        E8: an ensemble that is back, and away again, has lost nothing.
+
+        The answer of who asks for the newest transaction may take seconds to be told:
+        it takes its leave of an ensemble that is away again.  We had been back in
+        between, and seen later transactions than it names.  So we took the ensemble for
+        one without data, and gave up for good.
+        """
+        asking = threading.Event()
+        answers: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+
+        def probe(
+            config: HAConfig, clock: Clock, *, tell: Callable[[int], None]
+        ) -> ZooKeeperProbe:
+            if asking.is_set():
+                return ZooKeeperProbe(config, clock, tell=tell)
+            first = ZooKeeperProbe(
+                config, clock, tell=lambda zxid: answers.put(lambda: tell(zxid))
+            )
+            asking.set()
+            return first
+
+        monkeypatch.setattr(zookeeper_session, "ZooKeeperProbe", probe)
+        with contextlib.ExitStack() as resources:
+            server = resources.enter_context(ZooKeeperServer(tmp_path))
+            config = HAConfig(url=server.url, on_suspended="clear", **TIMEOUTS)
+            ha = resources.enter_context(open_ha_services(config))
+            election = ha.get_leader_election(JOB)
+            contender = ConfirmingContender(election, "a:1")
+            election.start(contender)
+            contender.wait_for_confirm()
+            server.kill()
+            assert asking.wait(WAIT_SECONDS)
+            server.start()
+            tell = answers.get(timeout=WAIT_SECONDS)
+            session = contender.wait_for_confirm(2)
+            ha.get_leader_store(JOB).put("later", b"than the answer", session=session)
+            server.kill()
+            contender.wait_for_revoke(2)
+            tell()
+            server.start()
+            contender.wait_for_confirm(3)
+            assert contender.errors == ()
 
     def test_elect_ends(self, tmp_path: Path) -> None:
         """E8, N7: so that its supervisor starts it again, among the others."""
