@@ -19,6 +19,7 @@ from haservices import Backend, HAConfig
 from haservices.config import unknown_environment
 from nameservice import ConfigurationError, check_component_id
 from nameservice.fields import check_identifier, check_store_prefix
+from nameservice.parameters import TIMEOUT_SECONDS_MAX
 
 
 __all__ = [
@@ -36,6 +37,9 @@ __all__ = [
 
 _PREFIX: Final = "setting_"
 """Options with this prefix in their ``dest`` are settings of `HAConfig`."""
+
+_SECONDS_MIN: Final = 1e-9
+"""Time is counted in nanoseconds: what is less would be none at all."""
 
 _FILE_OPTIONS: Final = (
     ("curve_public_key_file", "our own CURVE public key (LeaderServer)"),
@@ -214,24 +218,24 @@ def session_id(text: str) -> str:
 
 def positive_seconds(text: str) -> float:
     """Return *text* as a number of seconds above 0, or tell argparse why not."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value < math.inf:
-        message = f"{text!r} is not a number of seconds above 0"
-        raise argparse.ArgumentTypeError(message)
-    return value
+    return _seconds_of(text, _SECONDS_MIN, "above 0")
 
 
 def seconds_or_zero(text: str) -> float:
     """Return *text* as a number of seconds from 0, or tell argparse why not."""
+    return _seconds_of(text, 0.0, "from 0")
+
+
+def _seconds_of(text: str, least: float, rule: str) -> float:
     try:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not 0 <= value < math.inf:
-        message = f"{text!r} is not a number of seconds from 0"
+    if not least <= value <= TIMEOUT_SECONDS_MAX:  # also refuses NaN
+        message = (
+            f"{text!r} is not a number of seconds {rule} and at most "
+            f"{TIMEOUT_SECONDS_MAX:g}"
+        )
         raise argparse.ArgumentTypeError(message)
     return value
 

@@ -240,6 +240,7 @@ class TestBadUsage:
             (["leader", ""], "1 to 255 characters"),
             (["leader", "job", "--wait", "0"], "above 0"),
             (["leader", "job", "--wait", "nan"], "above 0"),
+            (["leader", "job", "--wait", "1e12"], "at most 1e+09"),
             (["leader", "job", "--wait", "soon"], "'soon'"),
             (["leader", "job", "--json", "--field", "epoch"], "--field"),
             (["leaders"], "LODESTAR_URL"),
@@ -290,6 +291,48 @@ class TestBadUsage:
         assert saying in captured.err
         assert len(captured.err.splitlines()) == 1
         assert captured.err.startswith("lodestar")
+
+    @pytest.mark.proves("N5", "E4")
+    @pytest.mark.parametrize(
+        ("arguments", "seconds"),
+        [
+            (["elect", "j", "a", "--wait"], "1e10"),
+            (["elect", "j", "a", "--grace-seconds"], "1e300"),
+            (
+                ["elect", "j", "a", "--health", "true", "--health-interval-seconds"],
+                "inf",
+            ),
+            (
+                ["elect", "j", "a", "--health", "true", "--health-timeout-seconds"],
+                "1e10",
+            ),
+            (
+                ["elect", "j", "a", "--health", "true", "--health-interval-seconds"],
+                "1e-10",
+            ),
+            (["standby", "j", "--grace-seconds"], "1e10"),
+        ],
+    )
+    def test_a_time_that_no_wait_takes_is_refused_at_once(
+        self, arguments: list[str], seconds: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """
+        N5: as "for ever" is written by some, or less than a nanosecond.
+
+        Else `elect` ends with a traceback once it waits for its turn, its health check
+        is never run again (E4), and `standby` fails when it is asked to end, with its
+        driver killed instead of waited for.
+        """
+        url = (
+            "--url",
+            "leaderserver://127.0.0.1:1",
+            "--connect-timeout-seconds",
+            "0.1",
+        )
+        assert main([*arguments, seconds, *url, "--", "true"]) == 2
+        error = capsys.readouterr().err
+        assert repr(seconds) in error
+        assert len(error.splitlines()) == 1
 
     @pytest.mark.parametrize("verb", VERBS)
     def test_help_is_no_wider_than_a_terminal(
