@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Final, final
 
@@ -94,6 +95,17 @@ _SPELT: Final = {
     "session_authorization": "session_authorization",
     "names": "client_encoding",
 }
+_SECONDS_OF: Final = {
+    "us": 1e-6,
+    "ms": 0.001,
+    "s": 1.0,
+    "min": 60.0,
+    "h": 3_600.0,
+    "d": 86_400.0,
+}
+_DURATION: Final = re.compile(
+    rf"(\d{{1,20}}(?:\.\d{{0,20}})?)\s*({'|'.join(_SECONDS_OF)})?", re.ASCII
+)
 _IGNORED: Final = frozenset({"transaction", "constraints", "session", "role"})
 
 
@@ -144,15 +156,8 @@ class SessionSettings:
     @property
     def timeout_seconds(self) -> float:
         """Return how long a statement may take."""
-        wanted = self.values["statement_timeout"]
-        for unit, factor in (("ms", 0.001), ("min", 60.0), ("s", 1.0), ("", 0.001)):
-            number = wanted.removesuffix(unit).strip() if unit else wanted
-            if (not unit or wanted.endswith(unit)) and number.isdecimal():
-                seconds = int(number) * factor
-                return (
-                    min(seconds, self._timeout_seconds_max) or self._timeout_seconds_max
-                )
-        return self._timeout_seconds_max
+        seconds = _duration_seconds(self.values["statement_timeout"])
+        return min(seconds, self._timeout_seconds_max) or self._timeout_seconds_max
 
     def reported(self) -> dict[str, str]:
         """Return what a tool is told at the beginning."""
@@ -181,6 +186,8 @@ class SessionSettings:
                 f'invalid value for parameter "{name}": "{value}"',
                 f"it can be {', '.join(sorted(allowed))}",
             )
+        if lowered == "statement_timeout":
+            _duration_seconds(value)  # else a mistake would mean no timeout at all
         if lowered in {"timezone", "client_encoding", "datestyle"} or (
             "read_only" in lowered
         ):
@@ -250,6 +257,25 @@ class SessionSettings:
                 "\\dn lists the jobs, \\dt JOB.* its states",
             )
         return [(name, self.values[name])]
+
+
+def _duration_seconds(text: str) -> float:
+    """
+    Return how long a timeout is; without a unit it is in milliseconds.
+
+    Raises:
+        SQLError: If it is none.
+    """
+    found = _DURATION.fullmatch(text.strip())
+    if found is None:
+        raise SQLError(
+            "22023",
+            f'invalid value for parameter "statement_timeout": "{text[:40]}"',
+            "it can be a number of us, ms, s, min, h or d, such as 500ms; 0 is the "
+            "most that the server allows",
+        )
+    number, unit = found.groups()
+    return float(number) * _SECONDS_OF[unit or "ms"]
 
 
 def _options(text: str) -> dict[str, str]:

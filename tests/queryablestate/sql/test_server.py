@@ -418,6 +418,16 @@ class TestLimits:
             connection.execute("SET statement_timeout = '60s'")
             assert connection.execute("SELECT count(*) FROM delays").fetchone() == (5,)
 
+    def test_a_time_that_is_none_is_refused(self, served: Served) -> None:
+        """At the beginning of a session, too: it would be no timeout at all."""
+        with pytest.raises(psycopg.OperationalError, match="invalid value for"):
+            connect(served.server, options="-c statement_timeout=soon").close()
+        with connect(served.server) as connection:
+            refused = refusal_of(connection, f"SET statement_timeout = {'9' * 400}")
+            assert refused.sqlstate == "22023"
+            connection.execute("SET statement_timeout = '0.2s'")
+            assert refusal_of(connection, LONG).sqlstate == "57014"
+
     def test_a_statement_is_cancelled(self, served: Served) -> None:
         """By its own session's secret, and by no other."""
         with connect(served.server) as connection:

@@ -89,12 +89,28 @@ class TestSettings:
 
     @pytest.mark.parametrize(
         ("value", "seconds"),
-        [("100", 0.1), ("2min", 60.0), ("90000ms", 60.0), ("0", 60.0), ("x", 60.0)],
+        [
+            ("100", 0.1),
+            ("2min", 60.0),
+            ("90000ms", 60.0),
+            ("0", 60.0),
+            ("0.5s", 0.5),
+            ("0.005 min", 0.3),
+            ("500us", 0.0005),
+            ("1h", 60.0),
+            ("1 d", 60.0),
+            ("9" * 20, 60.0),
+        ],
     )
     def test_a_session_has_no_longer_than_the_server(
         self, settings: SessionSettings, value: str, seconds: float
     ) -> None:
-        """Milliseconds, if there is no unit."""
+        """
+        Milliseconds, if there is no unit; with a fraction, and all units of Postgres'.
+
+        A time that was not understood, as half a second was not, meant no timeout but
+        the server's.
+        """
         settings.put("statement_timeout", value)
         assert settings.timeout_seconds == seconds
 
@@ -127,6 +143,9 @@ class TestSettings:
             ("SET application_name", "42601"),
             ("SET", "42601"),
             (f"SET application_name = '{'x' * 2_000}'", "22023"),
+            ("SET statement_timeout = '5 sec'", "22023"),
+            ("SET statement_timeout = -1", "22023"),
+            (f"SET statement_timeout = {'9' * 400}", "22023"),
         ],
     )
     def test_what_cannot_be_set_is_refused(
