@@ -23,11 +23,12 @@ from typing import TYPE_CHECKING, Final, assert_never, final
 from attrs import frozen
 
 from nameservice import NameServiceError, StorageError, get_logger
-from nameservice.clock import NS_PER_US
+from nameservice.clock import NS_PER_MS, NS_PER_US
 from queryablestate.connect.snapshot_files import SnapshotDirectory
 from queryablestate.store.restores import LoadMark
 from queryablestate.wire.snapshot_manifest import files_with
 from queryablestate.wire.snapshot_messages import (
+    TIMEOUT_MS_MAX,
     DropLoaded,
     LoadSnapshot,
     SnapshotLoaded,
@@ -39,6 +40,7 @@ from queryablestate.wire.snapshot_messages import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from nameservice import Clock
     from queryablestate.store.copy_reader import CopyReader
     from queryablestate.store.store import StateStore
     from queryablestate.store.threads import StoreWriter
@@ -157,16 +159,21 @@ class NodeSnapshots:
 
     Args:
         post: Has something called in the loop.
+        clock: What the age of what is loaded is measured by.
     """
 
-    def __init__(self, post: Callable[[Callable[[], None]], None]) -> None:
+    def __init__(
+        self, post: Callable[[Callable[[], None]], None], *, clock: Clock
+    ) -> None:
         self._post = post
+        self._clock = clock
         self._log = get_logger(component="state-node")
         self._lock = threading.Lock()  # guards what follows
         self._awaited: dict[tuple[str, int], _Command] = {}
         self._tasks: list[_Task] = []
         self._ended_count = 0
-        self._loaded_ids: set[str] = set()
+        # When this process has begun to load what, by the name of the restore.
+        self._loaded_ns: dict[str, int] = {}
 
     def handle(
         self,
@@ -192,12 +199,15 @@ class NodeSnapshots:
                 # begin with nothing: it would drop what this one has loaded.
                 self._cancel(lambda task: task.loaded_job_id == command.job_id)
                 with self._lock:
-                    self._loaded_ids.add(command.restore_id)
+                    self._loaded_ns[command.restore_id] = self._clock.now_ns()
                 load = partial(self._load, given, command, store, writer)
                 if not self._start(command.restore_id, load, command.job_id):
                     self._report(given, _loaded(given, command, 0, _BUSY))
             case DropLoaded(restore_id=restore_id):
                 self._cancel(lambda task: task.name == restore_id)
+                with self._lock:
+                    # What cannot be dropped now is when old rows are looked for.
+                    self._loaded_ns.pop(restore_id, None)
                 writer.run(partial(self._drop, store, restore_id))
             case _:
                 assert_never(command)
@@ -225,25 +235,25 @@ class NodeSnapshots:
         reader.close()
         self._report(given, _written(given, command, failure or _BUSY))
 
-    def drop_old(
-        self, store: StateStore, began_before_us: int, spared: Sequence[str]
-    ) -> None:
+    def drop_old(self, store: StateStore, spared: Sequence[str]) -> None:
         """
         Drop what was loaded, and will not be shown; on the writer's thread.
 
         The node must have applied all that is decided, but for *spared* jobs, whose
-        rows stay.  A proxy leader makes a job of
-        what this process has loaded, or of nothing.
+        rows stay.  A proxy leader makes a job of what this process has loaded, or of
+        nothing; and it may wait for other nodes for as long as a restore may take,
+        whatever the retention of staged rows is, and wherever the wall clock goes.
         """
+        since_ns = self._clock.now_ns() - TIMEOUT_MS_MAX * NS_PER_MS
         with self._lock:
-            own_ids = set(self._loaded_ids)
+            self._loaded_ns = {
+                restore_id: began_ns
+                for restore_id, began_ns in self._loaded_ns.items()
+                if began_ns >= since_ns
+            }
+            wanted_ids = frozenset(self._loaded_ns)
         store.restores.drop(
-            lambda mark: (
-                mark.job_id not in spared
-                and (
-                    mark.restore_id not in own_ids or mark.began_at_us < began_before_us
-                )
-            )
+            lambda mark: mark.job_id not in spared and mark.restore_id not in wanted_ids
         )
 
     def forget(self) -> None:

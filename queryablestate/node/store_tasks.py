@@ -196,7 +196,7 @@ class StoreTasks:
         """Drop rows that no commit has named for long, but for those of some jobs."""
         before_us = time.time_ns() // NS_PER_US - self._stage_retention_us
         store = self._opened.store
-        self._snapshots.drop_old(store, before_us, spared)
+        self._snapshots.drop_old(store, spared)
         batch_count = store.drop_stages_older_than(before_us, spared)
         if batch_count:
             self._log.info("stages.dropped", batch_count=batch_count)

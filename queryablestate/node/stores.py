@@ -115,7 +115,7 @@ class NodeStore:
         self._copy_limits = CopyLimits(copies_max=config.copies_max)
         self._log = get_logger(component="state-node")
         self._directory = NodeDirectory(config)
-        self.snapshots = NodeSnapshots(self.post)
+        self.snapshots = NodeSnapshots(self.post, clock=clock)
         self.opened = self._open(self._directory.open())
         self._tasks = self._tasks_of(self.opened)
         self._kept = self._kept_rows()

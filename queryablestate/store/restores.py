@@ -58,7 +58,7 @@ class LoadMark(Struct, frozen=True, array_like=True):
     Attributes:
         restore_id: Names it.
         job_id: The job that is to have it.
-        began_at_us: When it was begun to load.
+        began_at_us: When it was begun to load, by the wall clock: for people alone.
         is_complete: Whether all of it is here.
     """
 

@@ -8,7 +8,7 @@ What operators ask for takes the right ``admin`` where the proxy has callers.
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 from msgspec import Meta
 
@@ -21,6 +21,7 @@ from queryablestate.wire.wire_struct import WireStruct
 
 
 __all__ = [
+    "TIMEOUT_MS_MAX",
     "DropLoaded",
     "JobRestored",
     "LoadSnapshot",
@@ -40,7 +41,10 @@ __all__ = [
 Name: TypeAlias = Annotated[str, Meta(min_length=1, max_length=255)]
 DrawnId: TypeAlias = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
 Location: TypeAlias = Annotated[str, Meta(min_length=1, max_length=4_096)]
-TimeoutMilliseconds: TypeAlias = Annotated[int, Meta(ge=1, le=7 * 86_400_000)]
+TIMEOUT_MS_MAX: Final = 7 * 86_400_000
+"""How long a snapshot or a restore may take."""
+
+TimeoutMilliseconds: TypeAlias = Annotated[int, Meta(ge=1, le=TIMEOUT_MS_MAX)]
 
 
 # -- what operators ask for ------------------------------------------------------------

@@ -129,6 +129,18 @@ _LIMITS: Final = NodeLimits(
 
 
 @final
+class _Clock:
+    """The time line as a clock."""
+
+    def __init__(self, world: World) -> None:
+        self._timeline = world.timeline
+
+    def now_ns(self) -> int:
+        """Return the time."""
+        return self._timeline.now_ns
+
+
+@final
 class _Writer:
     """`StoreWriter.run` for those who copy."""
 
@@ -195,7 +207,7 @@ class Node:
             loop=self._loop,
             is_alive=lambda: self.is_alive,
         )
-        self.snapshots = NodeSnapshots(self._loop.post)
+        self.snapshots = NodeSnapshots(self._loop.post, clock=_Clock(world))
         self._core = NodeCore(
             NodeIdentity(
                 node_id=node_id,
@@ -679,7 +691,7 @@ class Node:
     # -- the store -------------------------------------------------------------------
 
     def _drop_old(self, before_us: int, spared: Sequence[str]) -> None:
-        self.snapshots.drop_old(self.disk.store, before_us, spared)
+        self.snapshots.drop_old(self.disk.store, spared)
         self.disk.store.drop_stages_older_than(before_us, spared)
 
     def _forget_left(self, kept: Sequence[str]) -> Callable[[], None]:

@@ -71,8 +71,8 @@ SNAPSHOT_MUTATIONS: Final = (
         name="loaded-rows-dropped-too-early",
         rule="S6: what is loaded is kept until it is shown, or comes to nothing",
         module="queryablestate.node.snapshots",
-        before="mark.restore_id not in own_ids or mark.began_at_us < began_before_us",
-        after="mark.restore_id in own_ids",
+        before="mark.job_id not in spared and mark.restore_id not in wanted_ids",
+        after="mark.job_id not in spared and mark.restore_id in wanted_ids",
         seed=33,
     ),
     Mutation(
