@@ -8,6 +8,7 @@ that all of them have mounted, or an object store.
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
@@ -18,8 +19,10 @@ from attrs import frozen
 from msgspec import Struct
 
 from nameservice.clock import MS_PER_SECOND, US_PER_SECOND
+from nameservice.parameters import check_seconds
 from queryablestate.connect.snapshot_files import SnapshotDirectory
 from queryablestate.wire.snapshot_messages import (
+    TIMEOUT_MS_MAX,
     JobRestored,
     RestoreJob,
     SnapshotTaken,
@@ -109,6 +112,7 @@ def take_snapshot(
     call: Call[SnapshotTaken], job_id: str, uri: str, *, timeout_seconds: float
 ) -> SnapshotInformation:
     """See `queryablestate.operations.state_operations.StateOperations.snapshot`."""
+    timeout_ms = _timeout_ms(timeout_seconds)
     directory = SnapshotDirectory(uri)
     snapshot_id = secrets.token_hex(_ID_SIZE_BYTES)
 
@@ -119,7 +123,7 @@ def take_snapshot(
             job_id=job_id,
             snapshot_id=snapshot_id,
             uri=uri,
-            timeout_ms=round(timeout_seconds * MS_PER_SECOND),
+            timeout_ms=timeout_ms,
         )
 
     with directory.claimed(snapshot_id):
@@ -137,6 +141,7 @@ def restore_snapshot(
     call: Call[JobRestored], job_id: str, uri: str, *, timeout_seconds: float
 ) -> RestoreInformation:
     """See `queryablestate.operations.state_operations.StateOperations.restore`."""
+    timeout_ms = _timeout_ms(timeout_seconds)
     manifest, checksum = SnapshotDirectory(uri).read_manifest()
     restore_id = secrets.token_hex(_ID_SIZE_BYTES)
 
@@ -151,7 +156,7 @@ def restore_snapshot(
             max_parallelism=manifest.max_parallelism,
             sequence=manifest.sequence,
             states=manifest.states,
-            timeout_ms=round(timeout_seconds * MS_PER_SECOND),
+            timeout_ms=timeout_ms,
         )
 
     restored = call(JobRestored, build)
@@ -160,6 +165,12 @@ def restore_snapshot(
         node_ids=restored.node_ids,
         snapshot=_information(manifest, uri),
     )
+
+
+def _timeout_ms(timeout_seconds: float) -> int:
+    """Return what the proxy is told: it takes a millisecond to a week for a time."""
+    timeout_seconds = check_seconds(timeout_seconds, what="timeout_seconds")
+    return max(1, min(math.ceil(timeout_seconds * MS_PER_SECOND), TIMEOUT_MS_MAX))
 
 
 def _information(manifest: SnapshotManifest, uri: str) -> SnapshotInformation:

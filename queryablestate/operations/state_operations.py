@@ -404,7 +404,7 @@ class StateOperations:
             job_id: The job.
             uri: A directory that holds no snapshot, and that the nodes share with the
                 caller: a path, or a URI that pyarrow knows, e.g. ``s3://bucket/path``.
-            timeout_seconds: How long it may take.
+            timeout_seconds: How long it may take, a week at most.
 
         Raises:
             UnknownJobError: If there is no state of the job.
@@ -442,7 +442,7 @@ class StateOperations:
         Args:
             job_id: How it is to be called; it must have no state.
             uri: As in `snapshot`.
-            timeout_seconds: How long it may take.
+            timeout_seconds: As in `snapshot`.
 
         Raises:
             ConfigurationError: If the job has states, or pyarrow is not installed.

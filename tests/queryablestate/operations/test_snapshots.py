@@ -14,6 +14,7 @@ import pytest
 from haservices import HAConfig, HAServices, open_ha_services
 from nameservice import ConfigurationError, StorageError
 from queryablestate import (
+    DeadlineExceededError,
     LocalStateCluster,
     QueryableStateClient,
     SnapshotInformation,
@@ -22,7 +23,10 @@ from queryablestate import (
     UnknownJobError,
     UnknownStateError,
 )
+from queryablestate.client.calls import Build
+from queryablestate.operations.snapshots import take_snapshot
 from queryablestate.store.store import StateStore
+from queryablestate.wire.snapshot_messages import SnapshotTaken, TakeSnapshot
 from tests.queryablestate.snapshot_writing import (
     ALL_KINDS,
     COMPLETE,
@@ -360,6 +364,40 @@ class TestFailures:
             with StateStore.open(tmp_path / f"rows/node-{number}/rows-1") as store:
                 loads = store.restores.drop(lambda _: True)
                 assert loads == 0, "what was loaded is given to the job, or dropped"
+
+    @pytest.mark.proves("S5")
+    def test_it_may_take_longer_than_the_proxy_waits(
+        self, ha: HAServices, tmp_path: Path
+    ) -> None:
+        """
+        S5: the proxy waits for a week, and is told no more.
+
+        It was told, dropped the message as malformed, and its caller was told that
+        something is wrong with the proxy.
+        """
+        with LocalStateCluster(ha), StateOperations(ha) as operations:
+            write(ha, range(1))
+            operations.snapshot(JOB, tmp_path / "a", timeout_seconds=1_000_000.0)
+            operations.restore("b", tmp_path / "a", timeout_seconds=1_000_000.0)
+
+    @pytest.mark.parametrize(
+        ("seconds", "expected_ms"), [(0.0, 1), (0.0004, 1), (1.0001, 1_001)]
+    )
+    def test_time_is_rounded_up(
+        self, tmp_path: Path, seconds: float, expected_ms: int
+    ) -> None:
+        """Less than half a millisecond was sent as none, which is malformed."""
+        told: list[int] = []
+
+        def call(_: type[SnapshotTaken], build: Build) -> SnapshotTaken:
+            request = build(1, b"session")
+            assert isinstance(request, TakeSnapshot)
+            told.append(request.timeout_ms)
+            raise DeadlineExceededError(seconds)
+
+        with pytest.raises(DeadlineExceededError):
+            take_snapshot(call, JOB, str(tmp_path / "a"), timeout_seconds=seconds)
+        assert told == [expected_ms]
 
     def test_there_is_nothing_to_restore(self, ha: HAServices, tmp_path: Path) -> None:
         """A directory without a manifest."""
