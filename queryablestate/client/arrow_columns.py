@@ -147,7 +147,8 @@ class ArrowPages:
         if self._has_keys:
             codec = self._codec
             keys = codec.all_columns if self._is_map else codec.columns
-            for one, values in zip(self._key_fields, keys(encoded), strict=True):
+            found = keys(encoded, is_plain=True)
+            for one, values in zip(self._key_fields, found, strict=True):
                 arrays[one.name] = _array(one.type, values)
         for one, values in zip(self._value_fields, stored, strict=True):
             array = _array(one.type, values)

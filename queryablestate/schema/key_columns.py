@@ -93,6 +93,11 @@ class KeyColumn(ABC):
         return None if stored is None else self._to_value(stored)
 
     @final
+    def to_plain(self, stored: Any) -> Any:
+        """Return what a user sees, but days and microseconds since 1970 for times."""
+        return None if stored is None else self._to_plain(stored)
+
+    @final
     def to_bytes(self, stored: Any) -> bytes:
         """Return *stored* encoded, with its mark of null or not."""
         return (
@@ -120,6 +125,9 @@ class KeyColumn(ABC):
 
     def _to_value(self, stored: Any) -> Any:
         return stored
+
+    def _to_plain(self, stored: Any) -> Any:
+        return self._to_value(stored)
 
     @abstractmethod
     def _to_bytes(self, stored: Any) -> bytes: ...
@@ -194,6 +202,9 @@ class _DateColumn(_NumberColumn):
     def _to_value(self, stored: int) -> date:
         return date.fromordinal(stored + _DAY_OF_EPOCH)
 
+    def _to_plain(self, stored: int) -> int:
+        return stored
+
 
 @final
 class _TimestampColumn(_NumberColumn):
@@ -218,6 +229,9 @@ class _TimestampColumn(_NumberColumn):
 
     def _to_value(self, stored: int) -> datetime:
         return self._epoch + timedelta(microseconds=stored)
+
+    def _to_plain(self, stored: int) -> int:
+        return stored
 
 
 @final
@@ -385,6 +399,9 @@ class _StructColumn(KeyColumn):
     def _to_value(self, stored: tuple[Any, ...]) -> tuple[Any, ...]:
         return self._fields.to_value(stored)
 
+    def _to_plain(self, stored: tuple[Any, ...]) -> tuple[Any, ...]:
+        return self._fields.to_plain(stored)
+
     def _to_bytes(self, stored: tuple[Any, ...]) -> bytes:
         return self._fields.to_bytes(stored)
 
@@ -408,6 +425,9 @@ class _ArrayColumn(KeyColumn):
 
     def _to_value(self, stored: tuple[Any, ...]) -> tuple[Any, ...]:
         return tuple(map(self._element.to_value, stored))
+
+    def _to_plain(self, stored: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(map(self._element.to_plain, stored))
 
     def _to_bytes(self, stored: tuple[Any, ...]) -> bytes:
         elements = (COLUMN_PRESENT + self._element.to_bytes(one) for one in stored)
@@ -468,6 +488,13 @@ class KeyColumns:
         """Return what a user sees of all columns."""
         return tuple(
             column.to_value(one)
+            for column, one in zip(self.columns, stored, strict=True)
+        )
+
+    def to_plain(self, stored: Sequence[Any]) -> tuple[Any, ...]:
+        """Return them with days and microseconds since 1970 for times."""
+        return tuple(
+            column.to_plain(one)
             for column, one in zip(self.columns, stored, strict=True)
         )
 

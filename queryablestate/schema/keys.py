@@ -98,18 +98,27 @@ class _Key:
         except MisfitError as error:
             raise self.wrong(key, str(error)) from None
 
-    def from_bytes(self, encoded: bytes) -> tuple[tuple[Any, ...], int]:
-        """Return the values that *encoded* begins with, and where they end."""
+    def from_bytes(
+        self, encoded: bytes, *, is_plain: bool = False
+    ) -> tuple[tuple[Any, ...], int]:
+        """
+        Return the values that *encoded* begins with, and where they end.
+
+        Times are numbers where *is_plain*: those of Spark are not all Python's.
+        """
         try:
             stored, end = self.all.from_bytes(encoded, 0)
-            return self.all.to_value(stored), end
+            to_value = self.all.to_plain if is_plain else self.all.to_value
+            return to_value(stored), end
         except _MALFORMED as error:
             raise RemoteProtocolError(
                 "malformed", f"no key of ({fields_text(self.fields)}): {error}"
             ) from error
 
-    def from_all_bytes(self, encoded: bytes) -> tuple[Any, ...]:
-        values, end = self.from_bytes(encoded)
+    def from_all_bytes(
+        self, encoded: bytes, *, is_plain: bool = False
+    ) -> tuple[Any, ...]:
+        values, end = self.from_bytes(encoded, is_plain=is_plain)
         if end != len(encoded):
             raise RemoteProtocolError(
                 "malformed",
@@ -324,12 +333,16 @@ class KeyCodec:
         values, end = self._key.from_bytes(encoded)
         return values, encoded[end:]
 
-    def columns(self, encoded: Sequence[bytes]) -> list[list[Any]]:
+    def columns(
+        self, encoded: Sequence[bytes], *, is_plain: bool = False
+    ) -> list[list[Any]]:
         """
         Return the key columns that each of *encoded* begins with, column by column.
 
         Args:
             encoded: Storage keys without their key groups.
+            is_plain: Have days and microseconds since 1970 for dates and timestamps, of
+                any year.
 
         Raises:
             RemoteProtocolError: If one of them begins with no key.
@@ -339,24 +352,30 @@ class KeyCodec:
             found = read(encoded)
             if found is not None:
                 return [found]
-        return _transposed([self._key.from_bytes(one)[0] for one in encoded], self._key)
+        values = [self._key.from_bytes(one, is_plain=is_plain)[0] for one in encoded]
+        return _transposed(values, self._key)
 
-    def all_columns(self, encoded: Sequence[bytes]) -> list[list[Any]]:
+    def all_columns(
+        self, encoded: Sequence[bytes], *, is_plain: bool = False
+    ) -> list[list[Any]]:
         """
         Return the key columns, and those of the map key, of entries of a map state.
 
         Args:
             encoded: Storage keys of entries without their key groups.
+            is_plain: As in `columns`.
 
         Raises:
             RemoteProtocolError: If one of them is no such thing.
         """
         keys, rests = [], []
         for one in encoded:
-            values, end = self._key.from_bytes(one)
+            values, end = self._key.from_bytes(one, is_plain=is_plain)
             keys.append(values)
             rests.append(one[end:])
-        map_keys = [self._map_key.from_all_bytes(one) for one in rests]
+        map_keys = [
+            self._map_key.from_all_bytes(one, is_plain=is_plain) for one in rests
+        ]
         return [
             *_transposed(keys, self._key),
             *_transposed(map_keys, self._map_key),

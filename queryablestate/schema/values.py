@@ -80,10 +80,6 @@ _WIRE_TYPES: Final[dict[AtomicType, Any]] = {
 }
 
 
-_TIMES: Final = frozenset(
-    {AtomicType.DATE, AtomicType.TIMESTAMP, AtomicType.TIMESTAMP_NTZ}
-)
-
 # The type of the elements is an argument here, which mypy takes no part in.
 _LIST: Final[Any] = list
 _TUPLE: Final[Any] = tuple
@@ -229,16 +225,15 @@ class ValueColumns:
         )
         self._decode = msgspec.msgpack.Decoder(row_type).decode
         self._get = [attrgetter(f"column_{place}") for place in wanted]
-        types = [self._fields[place].type for place in wanted]
-        self._loads = [None if one in _TIMES else _loading_column(one) for one in types]
+        self._loads = [_loading_column(self._fields[place].type) for place in wanted]
 
     def decode(self, payloads: Sequence[bytes | memoryview]) -> list[list[Any]]:
         """
         Return the columns that are wanted of stored rows.
 
         Values are those of `ValueCodec.decode_row`, but for those of dates and
-        timestamps: they are days and microseconds since 1970, as they are stored, of
-        any year.
+        timestamps, also inside of others: they are days and microseconds since 1970, as
+        they are stored, of any year.
 
         Raises:
             RemoteProtocolError: If one of *payloads* is no row of these columns.
@@ -304,9 +299,17 @@ def _wire_type(data_type: DataType) -> Any:
             assert_never(data_type)
 
 
-def _loading(data_type: DataType) -> _Convert | None:
-    """Return what makes a value of the stored form, or None if it is one already."""
+def _loading(data_type: DataType, *, is_plain: bool = False) -> _Convert | None:
+    """
+    Return what makes a value of the stored form, or None if it is one already.
+
+    Where *is_plain*, dates and timestamps stay the numbers that they are stored as.
+    """
     match data_type:
+        case AtomicType.DATE | AtomicType.TIMESTAMP | AtomicType.TIMESTAMP_NTZ if (
+            is_plain
+        ):
+            return None
         case AtomicType.DATE:
             return _load_date
         case AtomicType.TIMESTAMP:
@@ -317,7 +320,7 @@ def _loading(data_type: DataType) -> _Convert | None:
             return None
         case StructType(fields=fields):
             names = tuple(one.name for one in fields)
-            inner = [_loading(one.type) for one in fields]
+            inner = [_loading(one.type, is_plain=is_plain) for one in fields]
             if not any(inner) and _can_be_attributes(names):
                 return asdict
             loads = [_null_safe(one) for one in inner]
@@ -326,14 +329,14 @@ def _loading(data_type: DataType) -> _Convert | None:
                 for name, load, one in zip(names, loads, astuple(stored), strict=True)
             }
         case ArrayType(element=element):
-            load = _loading(element)
+            load = _loading(element, is_plain=is_plain)
             if load is None:
                 return None
             load_safely = _null_safe(load)
             return lambda stored: [load_safely(one) for one in stored]
         case MapType(key=key, value=value):
-            load_key = _null_safe(_loading_map_key(key))
-            load_value = _null_safe(_loading(value))
+            load_key = _null_safe(_loading_map_key(key, is_plain=is_plain))
+            load_value = _null_safe(_loading(value, is_plain=is_plain))
             return lambda stored: {
                 load_key(one): load_value(other) for one, other in stored
             }
@@ -341,26 +344,29 @@ def _loading(data_type: DataType) -> _Convert | None:
             assert_never(data_type)
 
 
-def _loading_map_key(data_type: DataType) -> _Convert | None:
+def _loading_map_key(data_type: DataType, *, is_plain: bool) -> _Convert | None:
     """Return what makes a map's key, which must be hashable, of the stored form."""
     match data_type:
         case StructType(fields=fields):
-            loads = [_null_safe(_loading_map_key(one.type)) for one in fields]
+            loads = [
+                _null_safe(_loading_map_key(one.type, is_plain=is_plain))
+                for one in fields
+            ]
             return lambda stored: tuple(
                 load(one) for load, one in zip(loads, astuple(stored), strict=True)
             )
         case ArrayType(element=element):
-            load_element = _null_safe(_loading_map_key(element))
+            load_element = _null_safe(_loading_map_key(element, is_plain=is_plain))
             return lambda stored: tuple(map(load_element, stored))
         case _:
-            return _loading(data_type)
+            return _loading(data_type, is_plain=is_plain)
 
 
 def _loading_column(
     data_type: DataType,
 ) -> Callable[[Iterable[Any]], list[Any]] | None:
-    """Return what makes values of a column of stored forms, or None as `_loading`."""
-    load = _loading(data_type)
+    """Return what makes a column of stored forms plain, or None as `_loading`."""
+    load = _loading(data_type, is_plain=True)
     if load is None:
         return None
     return lambda column: [None if one is None else load(one) for one in column]

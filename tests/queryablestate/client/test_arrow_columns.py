@@ -8,6 +8,7 @@ import subprocess
 import sys
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -24,6 +25,7 @@ from queryablestate.client.arrow_columns import (
 )
 from queryablestate.client.frames import frame_fields, row_columns
 from queryablestate.client.routes import Route
+from queryablestate.schema.key_columns import KeyColumns
 from queryablestate.schema.schema import (
     ArrayType,
     AtomicType,
@@ -146,6 +148,35 @@ class TestTypes:
         whole = [[(*row, constant)[place] for place in places] for row in expected]
         assert repr(batch) == repr(arrow_rows(wanted, whole))
         assert repr(batch.to_pydict()) == repr(arrow_rows(wanted, whole).to_pydict())
+
+    @pytest.mark.parametrize("kind", [StateKind.VALUE, StateKind.MAP])
+    def test_times_of_any_year_are_columns(self, kind: StateKind) -> None:
+        """
+        Also those of keys, and inside of others: Spark has years that Python has not.
+
+        One key of the year 12024 made a whole state unreadable: as a frame, as a file,
+        by SQL and by Spark itself.
+        """
+        inside = StructType((Field("v", ArrayType(AtomicType.TIMESTAMP)),))
+        by_time = (Field("d", AtomicType.DATE), Field("s", AtomicType.TIMESTAMP))
+        at = (Field("at", AtomicType.TIMESTAMP_NTZ),) if kind is StateKind.MAP else ()
+        value = (Field("x", inside), Field("y", MapType(AtomicType.DATE, inside)))
+        schema = StateSchema(kind=kind, key=by_time, map_key=at, value=value)
+        route = Route(ScriptedState(schema).description, None)
+        day, moment = 3_672_000, 10**18
+        key = KeyColumns(by_time).to_bytes((day, -moment))
+        key += KeyColumns(at).to_bytes((moment,) if at else ())
+        row = msgspec.msgpack.encode([[[moment]], [[day, [[-moment]]]]])
+        batch = ArrowPages(route, frame_fields(schema)).batch([(key, row)], {})
+        batch.validate(full=True)
+        found = dict(zip(batch.schema.names, batch.columns, strict=True))
+        assert found["d"].cast(pa.int32()).to_pylist() == [day]
+        assert found["s"].cast(pa.int64()).to_pylist() == [-moment]
+        if at:
+            assert found["at"].cast(pa.int64()).to_pylist() == [moment]
+        (times,) = found["x"].flatten()
+        assert times.flatten().cast(pa.int64()).to_pylist() == [moment]
+        assert found["y"].keys.cast(pa.int32()).to_pylist() == [day]
 
     @pytest.mark.parametrize("one", AtomicType)
     def test_every_plain_type_has_one(self, one: AtomicType) -> None:

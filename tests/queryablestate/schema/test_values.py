@@ -285,6 +285,30 @@ TIMES: dict[DataType, Any] = {
 }
 
 
+def with_numbers(value: Any, data_type: DataType) -> Any:
+    """Return *value* with its dates and timestamps as they are stored."""
+    if value is None:
+        return None
+    match data_type:
+        case StructType(fields=fields) if isinstance(value, dict):
+            return {one.name: with_numbers(value[one.name], one.type) for one in fields}
+        case StructType(fields=fields):
+            return tuple(
+                with_numbers(part, one.type)
+                for part, one in zip(value, fields, strict=True)
+            )
+        case ArrayType(element=element):
+            return type(value)(with_numbers(one, element) for one in value)
+        case MapType(key=key, value=value_type):
+            return {
+                with_numbers(one, key): with_numbers(other, value_type)
+                for one, other in value.items()
+            }
+        case _:
+            stored = TIMES.get(data_type)
+            return value if stored is None else stored(value)
+
+
 @pytest.mark.proves("F7")
 class TestColumns:
     """F7: columns of many rows are what the rows are one by one."""
@@ -308,10 +332,8 @@ class TestColumns:
         decoded = ValueCodec(fields).decode_rows(payloads)
         for name in wanted:
             column = [row[name] for row in decoded if row is not None]
-            stored = TIMES.get(fields[names.index(name)].type)
-            if stored is not None:
-                column = [None if one is None else stored(one) for one in column]
-            expected.append(column)
+            data_type = fields[names.index(name)].type
+            expected.append([with_numbers(one, data_type) for one in column])
         assert repr(ValueColumns(fields, wanted).decode(payloads)) == repr(expected)
 
     def test_rows_of_a_later_schema(self) -> None:
