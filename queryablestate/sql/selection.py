@@ -177,12 +177,18 @@ def _range(column: _Column, *, is_exact: bool) -> Selection:
         return WHOLE  # too many keys
     start = column.low
     if start is not None and not column.is_low_included:
-        start = _successor(column.field, start)
-        if start is None:
+        above = _successor(column.field, start)
+        if above is not None:
+            start = above
+        elif isinstance(start, date):
+            is_exact = False
+        else:
             return Selection(keys=())
     stop = column.high
     if stop is not None and column.is_high_included:
         stop = _successor(column.field, stop)  # None: no key is greater
+        if stop is None and isinstance(column.high, date):
+            is_exact = False
     # Nulls sort first, and satisfy no condition.
     has_low = start is not None or column.prefix is not None
     return Selection(
@@ -201,7 +207,11 @@ def of_one_key(key: Sequence[Field], value: Any) -> Selection:
 
 
 def _successor(column: Field, value: Any) -> Any:
-    """Return the least value above *value*, or None."""
+    """
+    Return the least value above *value*, or None.
+
+    Keys may be above the last day, or moment, all the same: Spark's years go on.
+    """
     if isinstance(value, str):
         return f"{value}\0"
     if isinstance(value, int):

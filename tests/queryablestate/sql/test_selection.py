@@ -254,7 +254,16 @@ class TestWhatIsSelected:
             (INTEGER, "k = 5", Selection(keys=(5,), is_exact=True)),
             (INTEGER, "k = '5'", Selection(keys=(5,), is_exact=True)),
             (INTEGER, "k BETWEEN 1 AND 5", Selection(start=1, stop=6, is_exact=True)),
+            (INTEGER, "k > 2147483647", Selection(keys=())),
             (DATE, "k = '2026-01-02'", Selection(keys=(DAYS[1],), is_exact=True)),
+            # Spark's days go on where Python's end.
+            (DATE, "k > '9999-12-31'", Selection(start=date.max)),
+            (DATE, "k >= '9999-12-31'", Selection(start=date.max, is_exact=True)),
+            (
+                DATE,
+                "k BETWEEN '2026-01-02' AND '9999-12-31'",
+                Selection(start=DAYS[1]),
+            ),
             (PAIR, "k = 'a' AND n = 1", Selection(keys=(("a", 1),), is_exact=True)),
             (PAIR, "k = 'a'", Selection(prefix=("a",))),
             (PAIR, "n = 1", Selection()),
