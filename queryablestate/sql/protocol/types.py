@@ -252,9 +252,16 @@ def _timestamp(value: Any) -> bytes:
 
 def _timestamptz(value: Any) -> bytes:
     if isinstance(value, datetime):
+        if value.tzinfo is None:
+            return b"infinity" if _is_endless(value) else b"-infinity"
         in_utc = value.astimezone(UTC).replace(tzinfo=None)
         return f"{in_utc.isoformat(' ')}+00".encode()
     return _plain(value)
+
+
+def _is_endless(value: datetime) -> bool:
+    """Return which infinity that is; the engine has no other moment without a zone."""
+    return value.year > EPOCH.year
 
 
 def _interval(value: Any) -> bytes:
@@ -334,8 +341,13 @@ def _calendar(kind: type, encode: Callable[[Any], bytes]) -> Callable[[Any], byt
 
 
 def _binary_timestamp(value: Any) -> bytes:
-    epoch = EPOCH_NTZ if value.tzinfo is None else EPOCH
-    return struct.pack("!q", (value - epoch) // MICROSECOND)
+    return struct.pack("!q", (value - EPOCH_NTZ) // MICROSECOND)
+
+
+def _binary_timestamptz(value: Any) -> bytes:
+    if value.tzinfo is None:
+        return struct.pack("!q", 2**63 - 1 if _is_endless(value) else -(2**63))
+    return struct.pack("!q", (value - EPOCH) // MICROSECOND)
 
 
 def _binary_interval(value: timedelta) -> bytes:
@@ -390,7 +402,7 @@ _BINARY: Final[Mapping[str, Callable[[Any], bytes]]] = {
     ),
     "time": _calendar(time, _binary_time),
     "timestamp": _calendar(datetime, _binary_timestamp),
-    "timestamptz": _calendar(datetime, _binary_timestamp),
+    "timestamptz": _calendar(datetime, _binary_timestamptz),
     "interval": _calendar(timedelta, _binary_interval),
     "uuid": lambda value: value.bytes,
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
+import time as time_module
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
@@ -212,6 +213,32 @@ def test_an_array_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(SQLError) as caught:
         decode_parameter(text.encode(), BY_NAME["text"].array_oid, is_binary=False)
     assert caught.value.sqlstate == "22P02"
+
+
+@pytest.mark.parametrize(
+    ("value", "text", "number"),
+    [
+        (datetime.max, b"infinity", 2**63 - 1),  # noqa: DTZ901 (as the engine does)
+        (datetime.min, b"-infinity", -(2**63)),  # noqa: DTZ901
+    ],
+)
+def test_the_engines_infinity_is_that_of_postgres(
+    value: datetime, text: bytes, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """
+    The engine gives it as Python's last moment without a zone.
+
+    It was told as one of the server's time zone; in most of them, as an internal error.
+    """
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time_module.tzset()
+    try:
+        kind = "TIMESTAMP WITH TIME ZONE"
+        assert encoder_of(kind, is_binary=False)(value) == text
+        assert encoder_of(kind, is_binary=True)(value) == struct.pack("!q", number)
+    finally:
+        monkeypatch.undo()
+        time_module.tzset()
 
 
 @pytest.mark.parametrize(
