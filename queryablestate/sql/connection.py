@@ -145,6 +145,15 @@ class Connection:
         self._writer.transport.abort()
         self.task.cancel()
 
+    async def close(self) -> None:
+        """Close it, and do not wait for ever until the tool has read its last word."""
+        self._writer.close()
+        try:
+            async with asyncio.timeout(self._config.statement_timeout_seconds):
+                await self._writer.wait_closed()
+        except (OSError, asyncio.CancelledError):  # TimeoutError is an OSError
+            self._writer.transport.abort()
+
     async def serve(self) -> None:
         """Do what the tool wants, until it is gone."""
         async with self._held:

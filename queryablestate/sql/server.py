@@ -269,10 +269,9 @@ class SQLServer:
         except Exception:  # noqa: BLE001 (one connection's defect is not another's)
             self._log.exception("connection.failed")
         finally:
+            # It counts, and is ended with the others, for as long as it has a socket.
+            await connection.close()
             del self._shared.connections[process_id]
-            writer.close()
-            with contextlib.suppress(OSError, asyncio.CancelledError):
-                await writer.wait_closed()
 
 
 def _find_parser() -> type[Parser]:

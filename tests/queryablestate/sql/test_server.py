@@ -820,6 +820,57 @@ class TestLimits:
                         "SELECT flights FROM delays WHERE carrier = 'AA'"
                     ).fetchone() == (0,)
 
+    def test_who_says_good_bye_and_does_not_read_is_ended(self, served: Served) -> None:
+        """
+        What waits for such a tool is given up after the time of a statement.
+
+        The session was over, and its connection stayed open for as long as the tool
+        did: a tool that came again and again took all files of the server, which
+        counted none of these connections.
+        """
+        config = SQLConfig(
+            bind="127.0.0.1:0", statement_timeout_seconds=1.0, worker_count=1
+        )
+        with SQLServer(served.ha, config) as server, left_unread(server) as tool:
+            assert server.observe().figures["connections"] == 1
+            wait_until(lambda: not server.observe().figures["connections"])
+            assert len(rest_of(tool)) < UNREAD_SIZE
+
+
+UNREAD_SIZE = 60_000
+
+
+@contextlib.contextmanager
+def left_unread(server: SQLServer) -> Iterator[socket.socket]:
+    """Yield a tool that has said good-bye while its answer waits for it in *server*."""
+    host, _, port = server.address.rpartition(":")
+    with socket.socket() as tool:
+        tool.settimeout(WAIT_SECONDS)
+        tool.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+        tool.connect((host, int(port)))
+        tool.sendall(startup(user="me", database="flights"))
+        answer = b""
+        while not answer.endswith(b"Z\0\0\0\5I"):
+            answer += tool.recv(65_536)
+        (session,) = server._shared.connections.values()
+        ours = session._writer.get_extra_info("socket")
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+        # More than the kernel takes now, and less than the session waits for.
+        rows = f"SELECT repeat('x', {UNREAD_SIZE}) FROM delays LIMIT 1\0"
+        tool.sendall(message(b"Q", rows.encode()) + message(b"X"))
+        wait_until(session._writer.transport.is_closing)
+        assert session._writer.transport.get_write_buffer_size() > 0
+        yield tool
+
+
+def rest_of(tool: socket.socket) -> bytes:
+    """Return what *tool* is sent until the end of its connection, which must come."""
+    rest = b""
+    with contextlib.suppress(ConnectionResetError):
+        while data := tool.recv(65_536):
+            rest += data
+    return rest
+
 
 LONG = (
     "SELECT count(*) FROM generate_series(1, 100000000) a(i), "
@@ -1048,6 +1099,20 @@ class TestLife:
                 with contextlib.suppress(ConnectionResetError):
                     while tool.recv(65_536):
                         pass
+
+    def test_it_ends_without_a_tool_that_has_said_good_bye(
+        self, served: Served, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """
+        A session that is over, and has not been read, ends with the server, too.
+
+        Its connection stayed open when the server had ended.
+        """
+        monkeypatch.setattr("queryablestate.sql.server._CLOSING_SECONDS", 0.5)
+        server = SQLServer(served.ha, SQLConfig(bind="127.0.0.1:0", worker_count=1))
+        with server, left_unread(server) as tool:
+            server.close()
+            assert len(rest_of(tool)) < UNREAD_SIZE
 
     @pytest.mark.proves("F1")
     def test_it_is_ready_while_a_proxy_leads(self) -> None:
