@@ -34,6 +34,7 @@ from nameservice import (
     ForkGuard,
     LeadershipLostError,
     LocalProtocolError,
+    callback_waits,
     get_logger,
 )
 from nameservice.fields import check_address, check_leader_session_id
@@ -136,16 +137,21 @@ class LeaderElection:
         """
         self._fork_guard.check()
         check_callbacks(contender, *_CALLBACKS, what="a contender")
-        with self._lock:
-            if self._contender is not None or self._is_closing:
-                message = "an election is started once, and not after it was closed"
-                raise LocalProtocolError(message)
-            self._contender = contender
-            self._lane = CallbackLane(f"election-{self._component_id}", self._turn)
-        try:
-            self._driver.open(self._put, self._fail)
-        finally:
-            self._is_opened.set()
+        with callback_waits.amid():
+            with self._lock:
+                if self._contender is not None or self._is_closing:
+                    message = "an election is started once, and not after it was closed"
+                    raise LocalProtocolError(message)
+                self._contender = contender
+                self._lane = CallbackLane(f"election-{self._component_id}", self._turn)
+            try:
+                self._driver.open(self._put, self._fail)
+            finally:
+                self._is_opened.set()
+                if self._is_closing:
+                    # A signal handler may have closed it before there was a lane.
+                    with self._lock:
+                        self._wake()
 
     def confirm_leadership(self, leader_session_id: UUID, address: str) -> None:
         """
@@ -238,7 +244,7 @@ class LeaderElection:
         check_action(action, what="the action of run_if_leader")
         future: Future[T] = Future()
         run = _Run(leader_session_id=leader_session_id, action=action, future=future)
-        with self._lock:
+        with callback_waits.amid(), self._lock:
             if not self._is_closing:
                 self._queue.append(run)
                 self._wake()
@@ -304,8 +310,9 @@ class LeaderElection:
         Belief ends at once.  What `run_if_leader` has begun and a leader's revoke
         callback finish, then the entry is withdrawn, then the next contender is
         granted.  Nothing is delivered once this has returned.  Called inside a callback
-        of this election, or of one that waits for this callback, it does not wait: the
-        rest happens when that returns.
+        of this election, or of one that waits for this callback, or in a signal handler
+        that has interrupted a `start` or a `close`, it does not wait: the rest happens
+        when that returns.
         """
         if self._fork_guard.is_inherited:
             return
@@ -317,16 +324,17 @@ class LeaderElection:
         """Do as `close` does, and never wait."""
         if self._fork_guard.is_inherited:
             return
-        with self._lock:
-            is_first = not self._is_closing
-            self._is_closing = True
-            self._wake()
-            is_started = self._lane is not None
-            told, self._told_of_closing = self._told_of_closing, []
-        for callback in told:
-            callback()
-        if is_first and not is_started:
-            self._finish()
+        with callback_waits.amid():
+            with self._lock:
+                is_first = not self._is_closing
+                self._is_closing = True
+                self._wake()
+                is_started = self._lane is not None
+                told, self._told_of_closing = self._told_of_closing, []
+            for callback in told:
+                callback()
+            if is_first and not is_started:
+                self._finish()
 
     def when_closing(self, callback: Callable[[], None]) -> None:
         """

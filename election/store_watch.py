@@ -24,7 +24,13 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, final
 
 from attrs import frozen
 
-from nameservice import ForkGuard, LocalProtocolError, UnreachableError, get_logger
+from nameservice import (
+    ForkGuard,
+    LocalProtocolError,
+    UnreachableError,
+    callback_waits,
+    get_logger,
+)
 
 
 if TYPE_CHECKING:
@@ -213,10 +219,11 @@ class StoreWatch:
 
     def begin_close(self) -> None:
         """Do as `close`, but leave it to the end of the session to tell anybody."""
-        if not self._is_closed:
-            self._is_closed = True
-            self._changed()
-            self._feeds.forget(self)
+        with callback_waits.amid():
+            if not self._is_closed:
+                self._is_closed = True
+                self._changed()
+                self._feeds.forget(self)
 
     def __enter__(self) -> StoreWatch:
         return self

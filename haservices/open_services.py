@@ -68,7 +68,8 @@ class OpenServices:
         Close what is open, each as its own ``close`` does, then end the session.
 
         Idempotent: a second caller waits for the same end.  Called inside a callback
-        of one of them it does not wait: the rest happens when that returns.
+        of one of them, or in a signal handler that has interrupted the opening or the
+        closing of one, it does not wait: the rest happens when that returns.
         """
         with self._lock:
             self._is_closing = True
@@ -84,17 +85,20 @@ class OpenServices:
             self._raise_error()
 
     def _end_if_empty(self) -> None:
-        with self._lock:
-            if not self._is_closing or self._services or self._is_ending:
-                return
-            self._is_ending = True
-        try:
-            self._end()
-        except Exception as error:  # noqa: BLE001 - raised by the first that waited
-            get_logger(component="services").warning("closing.failed", error=str(error))
-            self._error = error
-        finally:
-            self._is_ended.set()
+        with callback_waits.amid():
+            with self._lock:
+                if not self._is_closing or self._services or self._is_ending:
+                    return
+                self._is_ending = True
+            try:
+                self._end()
+            except Exception as error:  # noqa: BLE001 - raised by the first that waited
+                get_logger(component="services").warning(
+                    "closing.failed", error=str(error)
+                )
+                self._error = error
+            finally:
+                self._is_ended.set()
 
     def _raise_error(self) -> None:
         with self._lock:

@@ -14,6 +14,10 @@ So it is enough to look at the graph before each wait.
 An action that runs on an event loop is part of a lane's turn, too.  The lane's thread
 waits for the thread of the loop meanwhile, and the action's context says where it is,
 wherever asyncio takes that context.
+
+A signal handler runs amid what its thread is doing.  Where that opens or closes
+something, it holds locks and is what others wait for, and goes on only when the handler
+has returned: the handler does not wait.
 """
 
 from __future__ import annotations
@@ -41,6 +45,7 @@ class _Lane(Protocol):
 
 
 _inside: ContextVar[tuple[_Lane, ...]] = ContextVar("_inside", default=())
+_is_amid: ContextVar[bool] = ContextVar("_is_amid", default=False)
 
 
 @final
@@ -60,6 +65,20 @@ class CallbackWaits:
             yield
         finally:
             _inside.reset(token)
+
+    @contextlib.contextmanager
+    def amid(self) -> Iterator[None]:
+        """Run the block so that a signal handler that interrupts it does not wait."""
+        token = _is_amid.set(True)
+        try:
+            yield
+        finally:
+            _is_amid.reset(token)
+
+    @property
+    def is_amid(self) -> bool:
+        """Return whether the caller is a signal handler that must not wait."""
+        return _is_amid.get()
 
     def is_inside(self, lanes: Iterable[_Lane]) -> bool:
         """Return whether the caller is part of a turn of one of *lanes*."""
@@ -83,8 +102,11 @@ class CallbackWaits:
 
         Returns:
             False, at once, if this thread runs a turn of one of them, or one that one
-            of them waits for, directly or through others.
+            of them waits for, directly or through others; and in a signal handler that
+            must not wait (`amid`).
         """
+        if self.is_amid:
+            return False
         me = threading.current_thread()
         with self._lock:
             # A signal handler may wait in a thread that waits already.

@@ -13,6 +13,7 @@ from nameservice import (
     ForkGuard,
     LocalProtocolError,
     NoLeaderError,
+    callback_waits,
     get_logger,
 )
 from nameservice.parameters import check_callbacks, check_timeout_seconds
@@ -69,6 +70,8 @@ class LeaderRetriever:
         self._is_opened = threading.Event()
         self._is_closed = False
         self._is_withdrawn = threading.Event()
+        self._opener: threading.Thread | None = None
+        self._is_left_to_start = False
 
     @property
     def component_id(self) -> str:
@@ -99,14 +102,26 @@ class LeaderRetriever:
             check_callbacks(
                 listener, "notify_leader", "handle_error", what="a listener"
             )
+        with callback_waits.amid():
+            try:
+                self._open(listener)
+            finally:
+                if self._opener is threading.current_thread():
+                    self._opener = None
+                    if self._is_left_to_start:
+                        self._withdraw()
+
+    def _open(self, listener: LeaderRetrievalListener | None) -> None:
         with self._changed:
+            if not self._is_started:
+                self._opener = threading.current_thread()  # first; see `begin_close`
             if self._is_started or self._is_closed:
                 message = "a retriever is started once, and not after it was closed"
                 raise LocalProtocolError(message)
-            self._is_started = True
             self._listener = listener
             if listener is not None:
                 self._lane = CallbackLane(f"retriever-{self._component_id}", self._turn)
+            self._is_started = True
         try:
             self._driver.open(self._deliver, self._fail)
         finally:
@@ -237,7 +252,8 @@ class LeaderRetriever:
 
         Nothing is delivered after it has returned.  Called by the listener itself, or
         inside a callback for which the listener waits, it does not wait for that call
-        to end.
+        to end; nor does it wait in a signal handler that has interrupted a `start` or a
+        `close`.
         """
         if self._fork_guard.is_inherited:
             return
@@ -249,11 +265,19 @@ class LeaderRetriever:
         """Do as `close` does, and do not wait for the listener."""
         if self._fork_guard.is_inherited:
             return
-        with self._changed:
-            is_first = not self._is_closed
-            self._is_closed = True
-            self._announce()
-        if is_first:
+        with callback_waits.amid():
+            with self._changed:
+                is_first = not self._is_closed
+                self._is_closed = True
+                self._announce()
+            if is_first and self._opener is threading.current_thread():
+                self._is_left_to_start = True  # a signal handler has interrupted it
+            elif is_first:
+                self._withdraw()
+
+    def _withdraw(self) -> None:
+        """Have the driver stop looking; once."""
+        with callback_waits.amid():
             try:
                 if self._is_started:
                     # `start` may still be at it in another thread: what is closed

@@ -23,6 +23,7 @@ itself cannot go on (a socket was closed under it), it says so in the log, to
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections import deque
@@ -61,6 +62,7 @@ T = TypeVar("T")
 
 _WAIT_MS_MAX: Final = 3_600_000
 _FAILURE_PAUSE_NS: Final = 100 * NS_PER_MS
+_WAKE_SIZE_BYTES: Final = 4_096
 
 
 @final
@@ -115,9 +117,9 @@ class PollLoop:
         self._failure: Exception | None = None
         self._failure_count = 0
 
-        self._lock = threading.Lock()  # guards the calls, and the four that follow
+        # Not held by who calls, nor taken in the loop's thread; see `_WakePipe`.
+        self._lock = threading.RLock()  # guards whether it is started and stopping
         self._calls: deque[Callable[[], None]] = deque()
-        self._is_woken = False
         self._is_stopping = False
         self._is_started = False
         self._is_over = False
@@ -125,11 +127,8 @@ class PollLoop:
         self._thread: threading.Thread | None = None
         self._thread_id: int | None = None
 
-        # A pipe, not a ZeroMQ pair: any thread may write to it.
-        self._wake_reader, self._wake_writer = os.pipe()
-        for descriptor in (self._wake_reader, self._wake_writer):
-            os.set_blocking(descriptor, False)
-        self._add(self._wake_reader, self._read_wake)
+        self._wake_pipe: _WakePipe | None = _WakePipe()
+        self._add(self._wake_pipe.reader, self._wake_pipe.drain)
 
     # What is served.
 
@@ -255,16 +254,22 @@ class PollLoop:
             ForkedClientError: In a child process.
         """
         self._guard.check()
-        with self._lock:
-            if self._is_over:
-                raise LocalProtocolError(f"loop {self._name!r} has ended")
-            if len(self._calls) >= self._call_count_max:
-                raise DidNotHappenError(
-                    f"loop {self._name!r} is overloaded: {self._call_count_max} calls "
-                    "wait already"
-                )
-            self._calls.append(callback)
-            self._wake()
+        wake_pipe = self._wake_pipe
+        if wake_pipe is None or self._is_over:
+            raise self._ended()
+        if len(self._calls) >= self._call_count_max:
+            raise DidNotHappenError(
+                f"loop {self._name!r} is overloaded: {self._call_count_max} calls "
+                "wait already"
+            )
+        self._calls.append(callback)
+        if self._is_over:
+            try:
+                self._calls.remove(callback)
+            except ValueError:
+                return  # it was called while the loop ended
+            raise self._ended()
+        wake_pipe.wake()
 
     def call(
         self, action: Callable[[], T], *, target: str, timeout_seconds: float = 30.0
@@ -343,8 +348,9 @@ class PollLoop:
             return
         with self._lock:
             self._is_stopping = True
-            if not self._is_over:
-                self._wake()
+            wake_pipe = self._wake_pipe
+            if wake_pipe is not None:
+                wake_pipe.wake()
             is_started = self._is_started
             self._is_started = True  # a loop that was stopped is not started any more
         if not is_started:
@@ -460,26 +466,14 @@ class PollLoop:
         self._drains[source] = drain
         self._polled.append((source, int(zmq.POLLIN)))
 
-    def _wake(self) -> None:
-        """Make the poll return; under the lock."""
-        if not self._is_woken:
-            self._is_woken = True
-            os.write(self._wake_writer, b"\0")
-
-    def _read_wake(self) -> None:
-        """
-        Record having been woken, without the lock: who wakes the loop may hold it.
-
-        The order matters.  A caller between the two lines writes nothing and need not:
-        what it asks for is in `_calls` already, and this turn runs them.
-        """
-        os.read(self._wake_reader, 16)
-        self._is_woken = False
-
     def _run_calls(self) -> None:
         """Call what other threads asked for until now; what they add waits its turn."""
         for _ in range(len(self._calls)):
-            self._call(self._calls.popleft(), where="call")
+            try:
+                callback = self._calls.popleft()
+            except IndexError:
+                return  # the loop ends, and who asked for it has taken it back
+            self._call(callback, where="call")
 
     def _call(self, callback: Callable[[], None], *, where: str) -> None:
         try:
@@ -493,17 +487,51 @@ class PollLoop:
 
     def _finish(self) -> None:
         """Take no more calls, run those taken, close what is to be closed."""
-        with self._lock:
-            self._is_over = True
+        self._is_over = True  # before the last look for calls
         while self._calls:
             self._run_calls()
         for callback in reversed(self._at_end):
             self._call(callback, where="at_end")
-        with self._lock:
-            os.close(self._wake_reader)
-            os.close(self._wake_writer)
+        self._drains.clear()
+        self._wake_pipe = None
         self._over.set()
+
+    def _ended(self) -> LocalProtocolError:
+        return LocalProtocolError(f"loop {self._name!r} has ended")
 
     def _check_thread(self) -> None:
         """Assert that the caller may touch what belongs to the loop's thread."""
         assert self._thread_id in (None, threading.get_ident()), "not the loop's thread"
+
+
+@final
+class _WakePipe:
+    """
+    What wakes the loop; not a ZeroMQ pair: any thread may write to it.
+
+    There is no lock.  A thread that calls may be interrupted by a signal, whose handler
+    closes the loop's owner and waits for the loop: it would wait for a lock that the
+    interrupted thread holds.  So the pipe closes when no one can write to it any more.
+    """
+
+    def __init__(self) -> None:
+        self.reader, self._writer = os.pipe()
+        self._guard = ForkGuard()
+        for descriptor in (self.reader, self._writer):
+            os.set_blocking(descriptor, False)
+
+    def wake(self) -> None:
+        """Make the poll return."""
+        with contextlib.suppress(BlockingIOError):  # it was woken often enough
+            os.write(self._writer, b"\0")
+
+    def drain(self) -> None:
+        """Take note of having been woken."""
+        with contextlib.suppress(BlockingIOError):
+            os.read(self.reader, _WAKE_SIZE_BYTES)
+
+    def __del__(self) -> None:
+        """Close it; in a child the numbers may be those of others by now."""
+        if not self._guard.is_inherited:
+            os.close(self.reader)
+            os.close(self._writer)

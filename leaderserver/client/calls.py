@@ -61,10 +61,14 @@ class PendingCall:
 
 @final
 class PendingCalls:
-    """Calls that were not answered yet.  Thread-safe."""
+    """
+    Calls that were not answered yet.  Thread-safe.
+
+    There is no lock: a thread that begins a call may be interrupted by a signal, whose
+    handler closes the client, and would wait for it.
+    """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._ids = itertools.count(1)
         self._calls: dict[int, PendingCall] = {}
         self._is_stopped = False
@@ -77,11 +81,11 @@ class PendingCalls:
             LocalProtocolError: If nothing will be answered any more.
         """
         call = PendingCall(next(self._ids))
-        with self._lock:
-            if self._is_stopped:
-                message = "these services are closed: open new ones"
-                raise LocalProtocolError(message)
-            self._calls[call.call_id] = call
+        self._calls[call.call_id] = call  # before the look: `stop` looks after its own
+        if self._is_stopped:
+            self.end(call)
+            message = "these services are closed: open new ones"
+            raise LocalProtocolError(message)
         return call
 
     def end(self, call: PendingCall) -> None:
@@ -98,8 +102,6 @@ class PendingCalls:
 
     def stop(self, error: NameServiceError) -> None:
         """Answer those who still wait with *error*, and none after that."""
-        with self._lock:
-            self._is_stopped = True
-            left = tuple(self._calls)
-        for call_id in left:
+        self._is_stopped = True
+        for call_id in tuple(self._calls):
             self.complete(call_id, reply=None, error=error)

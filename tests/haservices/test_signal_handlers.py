@@ -1,0 +1,162 @@
+"""E7, L4, R5: a signal handler may close services at any moment; real signals."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any, Final, TypeAlias
+
+import pytest
+
+from haservices import HAConfig, HAServices, open_ha_services
+from leaderserver import LeaderServer, ServerConfig
+from nameservice import NameServiceError
+from tests.recording import RecordingContender
+
+
+pytestmark = [pytest.mark.shells, pytest.mark.proves("E7", "R5")]
+
+Action: TypeAlias = Callable[[], object]
+
+HANGS_SECONDS: Final = 5.0
+PACKAGES: Final = tuple(
+    f"/{name}/"
+    for name in (
+        "election",
+        "haservices",
+        "leaderserver/client",
+        "nameservice",
+        "retrieval",
+        "zmqtransport",
+    )
+)
+
+
+class Listener:
+    """Hears who leads, and does nothing."""
+
+    def notify_leader(self, leader: object) -> None:
+        """Do nothing."""
+
+    def handle_error(self, error: Exception) -> None:
+        """Do nothing."""
+
+
+@pytest.fixture(scope="module")
+def names() -> Iterator[LeaderServer]:
+    """Return a name service."""
+    with LeaderServer(ServerConfig(bind="tcp://127.0.0.1:0")) as server:
+        yield server
+
+
+def watch_once(ha: HAServices) -> None:
+    """Begin to watch a path of a leader store, and end it."""
+    ha.get_leader_store("a").watch("path").close()
+
+
+ACTIONS: dict[str, Callable[[HAServices], Action]] = {
+    "ask": lambda ha: ha.operations.leaders,
+    "read": lambda ha: lambda: ha.get_leader_store("a").get("path"),
+    "watch": lambda ha: lambda: watch_once(ha),
+    "elect": lambda ha: lambda: ha.get_leader_election("a").start(RecordingContender()),
+    "look": lambda ha: lambda: ha.get_leader_retriever("a").start(),
+    "listen": lambda ha: lambda: ha.get_leader_retriever("a").start(Listener()),
+    "close": lambda ha: ha.close,
+}
+
+
+class HangsError(BaseException):
+    """Raised amid what waits for ever."""
+
+
+def hang(*_: object) -> None:
+    """Break off what waits for ever."""
+    raise HangsError
+
+
+@contextlib.contextmanager
+def handling(number: signal.Signals, handler: Callable[..., object]) -> Iterator[None]:
+    """Have *handler* called when *number* comes."""
+    before = signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
+
+@contextlib.contextmanager
+def bounded() -> Iterator[None]:
+    """Break the block off, with `HangsError`, if it hangs."""
+    thread_id = threading.get_ident()
+    watchdog = threading.Timer(
+        HANGS_SECONDS, lambda: signal.pthread_kill(thread_id, signal.SIGUSR2)
+    )
+    with handling(signal.SIGUSR2, hang):
+        watchdog.start()
+        try:
+            yield
+        finally:
+            watchdog.cancel()
+            watchdog.join()
+
+
+def interrupted(action: Action, *, line_index: int) -> str | None:
+    """
+    Do *action*; raise SIGUSR1 before one of the lines of ours that it runs.
+
+    Returns:
+        Which line that was; None if there are not as many.
+    """
+    where: str | None = None
+    left = line_index
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal left, where
+        if not any(package in frame.f_code.co_filename for package in PACKAGES):
+            return None
+        if event == "line":
+            if left == 0:
+                where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+                signal.raise_signal(signal.SIGUSR1)
+            left -= 1
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        action()
+    except NameServiceError:
+        pass  # it was closed amid it
+    finally:
+        sys.settrace(before)
+    return where
+
+
+@pytest.mark.parametrize("name", ACTIONS)
+def test_services_are_closed_amid_what_their_thread_does(
+    names: LeaderServer, name: str
+) -> None:
+    """
+    SIGTERM may close them before any line of what the main thread does with them.
+
+    The handler waited for ever: for a lock that its own thread held, or for what its
+    own thread was just opening or closing.
+    """
+    line_index = 0
+    where: str | None = ""
+    while where is not None:
+        ha = open_ha_services(HAConfig(url=names.url))
+        with handling(signal.SIGUSR1, lambda *_, ha=ha: ha.close()):
+            try:
+                with bounded():
+                    where = interrupted(ACTIONS[name](ha), line_index=line_index)
+                    ha.close()
+            except HangsError:
+                pytest.fail(f"it hangs when line {line_index} is interrupted")
+        line_index += 1
+    assert line_index > 1
+    assert names.status()["sessions"] == 0
