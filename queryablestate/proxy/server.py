@@ -131,6 +131,7 @@ class QueryStateProxyServer:
             running, election = self._running, self._election
         if election is not None:
             election.close()
+        self._leads.set()  # who waits for it waits no more
         if running is not None:
             running.loop.stop()
             running.loop.join()
@@ -154,7 +155,7 @@ class QueryStateProxyServer:
     @property
     def is_leader(self) -> bool:
         """Return whether it has been granted and has confirmed its leadership."""
-        return self._leads.is_set()
+        return self._leads.is_set() and not self._is_over
 
     @property
     def failure(self) -> Exception | None:
@@ -183,10 +184,13 @@ class QueryStateProxyServer:
 
         Raises:
             NoLeaderError: If it does not within *timeout_seconds*.
+            LocalProtocolError: If it is closed, or has failed, before it does.
         """
         self._started()
         if not self._leads.wait(timeout_seconds):
             raise NoLeaderError(QUERY_PROXY, timeout_seconds or 0.0)
+        if self._is_over:
+            raise LocalProtocolError("the proxy serves no more: it will not lead")
 
     def status(self) -> Mapping[str, str | int | float]:
         """
@@ -239,7 +243,16 @@ class QueryStateProxyServer:
         election = self._election
         if election is not None:
             # It waits for callbacks that wait for the thread that we are in.
-            Thread(target=election.close, name="proxy-resigner", daemon=True).start()
+            Thread(target=self._leave, name="proxy-resigner", daemon=True).start()
+
+    def _leave(self) -> None:
+        assert self._election is not None
+        self._election.close()
+        self._leads.set()  # who waits for it waits no more
+
+    @property
+    def _is_over(self) -> bool:
+        return self._is_closed or self.failure is not None
 
     def _call(self, action: Callable[[ProxyLoop], T]) -> T:
         """Return what *action* returns in the proxy's thread."""

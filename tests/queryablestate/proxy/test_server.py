@@ -145,6 +145,29 @@ class TestLife:
             standby.wait_until_leader(WAIT_SECONDS)
             assert standby.status()["leads"] == 1
 
+    def test_who_waits_for_one_that_is_closed_is_told(self, ha: HAServices) -> None:
+        """
+        A standby is closed while a thread waits until it leads.
+
+        That thread waited for ever.
+        """
+        told: list[Exception] = []
+        with QueryStateProxyServer(ha) as first, QueryStateProxyServer(ha) as standby:
+            first.wait_until_leader(WAIT_SECONDS)
+
+            def wait() -> None:
+                try:
+                    standby.wait_until_leader()
+                except LocalProtocolError as error:
+                    told.append(error)
+
+            thread = threading.Thread(target=wait, daemon=True)
+            thread.start()
+            standby.close()
+            thread.join(WAIT_SECONDS)
+            assert len(told) == 1
+            assert not standby.is_leader
+
     def test_a_child_process_has_none(self, ha: HAServices) -> None:
         """E10: it is the parent's, whom it does not disturb."""
         with QueryStateProxyServer(ha) as proxy:
