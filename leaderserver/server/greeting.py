@@ -99,8 +99,7 @@ class Greeting:
                 turn,
             )
             return None
-        cost_bytes = SESSION_COST_BYTES + name_cost_bytes(message.client)
-        if not self._budget.admits(cost_bytes, now_ns=turn.now_ns):
+        if not self._budget.admits(_cost_bytes(message), now_ns=turn.now_ns):
             self._refuse(message, peer, Failure.LIMIT_REACHED, NO_ROOM, turn)
             return None
         session_timeout_ns = min(
@@ -132,6 +131,10 @@ class Greeting:
         self._clients.move(client, peer, connection)
         return event
 
+    def refused(self, message: Hello) -> None:
+        """Take note that the election has no place for the session of *message*."""
+        self._budget.give_back(_cost_bytes(message))
+
     def welcome(self, client: ServedClient, turn: Turn) -> None:
         """Tell a client which session it has."""
         session = self._core.session(client.session_id)
@@ -158,3 +161,8 @@ class Greeting:
         self._counts["sessions_refused"] += 1
         refused = RefusedHello(nonce=message.nonce, reason=reason, detail=detail)
         turn.outgoing.append(Send(peer=peer, message=refused))
+
+
+def _cost_bytes(message: Hello) -> int:
+    """Return what the session that *message* asks for costs."""
+    return SESSION_COST_BYTES + name_cost_bytes(message.client)

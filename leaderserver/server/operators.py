@@ -208,7 +208,7 @@ class Operators:
                 bool(c.contenders) and c.leadership is None for c in components
             ),
             "subscriptions": len(self._subscriptions),
-            "state_bytes": self._budget.cost_bytes,
+            "state_bytes": self._budget.counted(),
             "store_watches": len(self._stores.watches),
             "storage_waiting": len(self._storage_queue),
             "storage_is_short": int(self._storage.is_short),

@@ -235,7 +235,8 @@ class Requests:
             # It would take no grant of ours, and keep others waiting at each (E8).
             self._refuse_epoch(client, body, epoch_known, turn)
             return
-        if not self._has_room_for(body, turn):
+        cost_bytes = self._cost_bytes(body)
+        if cost_bytes and not self._budget.admits(cost_bytes, now_ns=turn.now_ns):
             self._answering.fail(Failure.LIMIT_REACHED, NO_ROOM, turn)
             return
         if body.epoch_ended:
@@ -266,6 +267,8 @@ class Requests:
             ),
             turn,
         )
+        if cost_bytes and not self._is_registered(body):
+            self._budget.give_back(cost_bytes)  # the election has refused it
 
     def _refuse_epoch(
         self, client: ServedClient, body: RegisterRequest, epoch: int, turn: Turn
@@ -295,14 +298,18 @@ class Requests:
             revoked = Revoked(session_id=client.session_id, affirmation=affirmation)
             self._answering.push(client.session_id, revoked, turn)
 
-    def _has_room_for(self, body: RegisterRequest, turn: Turn) -> bool:
+    def _is_registered(self, body: RegisterRequest) -> bool:
         component = self._core.component(body.component_id)
-        if component is not None and body.contender_id in component.contenders:
-            return True  # it is there already, and asks again
+        return component is not None and body.contender_id in component.contenders
+
+    def _cost_bytes(self, body: RegisterRequest) -> int:
+        """Return what a contender costs that may be added; 0 if it is there."""
+        if self._is_registered(body):
+            return 0  # it asks again
         cost_bytes = CONTENDER_COST_BYTES + name_cost_bytes(body.component_id)
-        if component is None:
+        if self._core.component(body.component_id) is None:
             cost_bytes += COMPONENT_COST_BYTES + name_cost_bytes(body.component_id)
-        return self._budget.admits(cost_bytes, now_ns=turn.now_ns)
+        return cost_bytes
 
     def _confirm(self, client: ServedClient, body: ConfirmRequest, turn: Turn) -> None:
         if not body.address.isprintable():
@@ -337,16 +344,18 @@ class Requests:
             self._steps.step(TimePassed(), turn)
         if self._clients.get(client.session_id) is None:
             return  # time has ended the session that asks
-        if not self._subscriptions.has(client.session_id, body.component_id):
+        subscriptions, session_id = self._subscriptions, client.session_id
+        is_new = not subscriptions.has(session_id, body.component_id)
+        if is_new and not subscriptions.is_full(session_id):
             cost_bytes = SUBSCRIPTION_COST_BYTES + name_cost_bytes(body.component_id)
             if not self._budget.admits(cost_bytes, now_ns=turn.now_ns):
                 self._answering.fail(Failure.LIMIT_REACHED, NO_ROOM, turn)
                 return
-        revision = self._subscriptions.subscribe(client.session_id, body.component_id)
+        revision = subscriptions.subscribe(session_id, body.component_id)
         if revision is None:
             self._answering.fail(
                 Failure.LIMIT_REACHED,
-                f"a session has at most {self._subscriptions.count_max} subscriptions",
+                f"a session has at most {subscriptions.count_max} subscriptions",
                 turn,
             )
             return

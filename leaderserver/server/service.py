@@ -130,7 +130,9 @@ class LeaderService:
         self._subscriptions = Subscriptions(count_max=config.subscription_count_max)
         self._budget = StateBudget(
             config.state_bytes_max,
-            lambda: state_cost_bytes(self._clients, self._core, self._subscriptions),
+            lambda: state_cost_bytes(
+                self._clients, self._core, self._subscriptions, self._stores.watches
+            ),
         )
         self._is_storage_apart = is_storage_apart
         self._storage_queue = StorageQueue()
@@ -150,6 +152,7 @@ class LeaderService:
             core=self._core,
             clients=self._clients,
             answering=self._answering,
+            budget=self._budget,
             queue=self._storage_queue,
             storage=None if is_storage_apart else storage,
             watch_count_max=_watch_count_max(config.subscription_count_max),
@@ -273,6 +276,8 @@ class LeaderService:
             requested = self._greeting.admit(message, peer, connection, principal, turn)
             if requested is not None:
                 self._steps.step(requested, turn)
+                if self._clients.get(requested.session_id) is None:
+                    self._greeting.refused(message)
             return turn.outgoing
         if isinstance(message, MalformedHello):
             self._counts["sessions_refused"] += 1

@@ -22,8 +22,8 @@ class ServiceConfig:
         subscription_count_max: Subscriptions of one session.
         session_count_per_connection_max: Sessions over one connection; a client needs
             one at a time.
-        state_bytes_max: What sessions, contenders, components and subscriptions may
-            cost in memory, in sum.
+        state_bytes_max: What sessions, contenders, components, subscriptions and
+            watches may cost in memory, in sum.
         cached_bytes_max: What values may cost in memory that were read from a storage
             apart.
         publish_port: Where changes are published, on the host of the request channel.

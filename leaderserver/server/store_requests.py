@@ -10,6 +10,9 @@ from leaderserver.messages import FailedReply, Failure
 from leaderserver.server.answering import Answering
 from leaderserver.server.core.audit import AuditedRequest
 from leaderserver.server.core.client_table import ClientTable, ServedClient
+from leaderserver.server.core.memory_plan import WATCH_COST_BYTES, name_cost_bytes
+from leaderserver.server.core.state_budget import StateBudget
+from leaderserver.server.core.state_cost import NO_ROOM
 from leaderserver.server.core.storage_queue import (
     CleanupTask,
     CommitTask,
@@ -51,6 +54,7 @@ class StoreRequests:
         core: The election, to be read.
         clients: Where clients are reached.
         answering: How they are answered.
+        budget: What watches may cost.
         queue: What waits for the storage.
         storage: Where it is done at once instead, or None.
         watch_count_max: How many stores one session may watch.
@@ -67,6 +71,7 @@ class StoreRequests:
         core: ElectionCore,
         clients: ClientTable,
         answering: Answering,
+        budget: StateBudget,
         queue: StorageQueue,
         storage: LeaderStorage | None,
         watch_count_max: int,
@@ -75,6 +80,7 @@ class StoreRequests:
         self._clients = clients
         self._answering = answering
         self._counts = answering.counts
+        self._budget = budget
         self._queue = queue
         self._storage = storage
         # What names this server to its clients: the core's own moves on when somebody
@@ -161,10 +167,17 @@ class StoreRequests:
 
     def watch(self, client: ServedClient, body: WatchStoreRequest, turn: Turn) -> None:
         """Have a session hear of a store, and tell what it may have missed."""
+        watches, component_id = self.watches, body.component_id
+        is_new = not watches.has(client.session_id, component_id)
+        if is_new and not watches.is_full(client.session_id):
+            cost_bytes = WATCH_COST_BYTES + name_cost_bytes(component_id)
+            if not self._budget.admits(cost_bytes, now_ns=turn.now_ns):
+                self._answering.fail(Failure.LIMIT_REACHED, NO_ROOM, turn)
+                return
         is_ours = body.incarnation_seen == self._incarnation
-        found = self.watches.watch(
+        found = watches.watch(
             client.session_id,
-            body.component_id,
+            component_id,
             seen=body.revision_seen if is_ours else None,
         )
         if found is None:

@@ -61,6 +61,7 @@ class Conversation:
         contender_count_max: int = 9,
         component_count_max: int = 9,
         subscription_count_max: int = 9,
+        state_bytes_max: int = 2**50,
         incarnation: int = 7,
         is_storage_apart: bool = False,
     ) -> None:
@@ -74,6 +75,7 @@ class Conversation:
                 session_timeout_ns_min=50,
                 session_timeout_ns_max=2_000,
                 subscription_count_max=subscription_count_max,
+                state_bytes_max=state_bytes_max,
                 publish_port=5171,
                 publish_address="tcp://example.org:5171",
             ),

@@ -1,4 +1,4 @@
-"""What sessions, contenders, components and subscriptions cost in memory; pure."""
+"""What sessions, contenders, subscriptions and the like cost in memory; pure."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from leaderserver.server.core.memory_plan import (
     CONTENDER_COST_BYTES,
     SESSION_COST_BYTES,
     SUBSCRIPTION_COST_BYTES,
+    WATCH_COST_BYTES,
     name_cost_bytes,
 )
+from leaderserver.server.core.store_watches import StoreWatches
 from leaderserver.server.core.subscriptions import Subscriptions
 
 
@@ -22,7 +24,10 @@ NO_ROOM: Final = "the server has no memory left for more of this"
 
 
 def state_cost_bytes(
-    clients: ClientTable, core: ElectionCore, subscriptions: Subscriptions
+    clients: ClientTable,
+    core: ElectionCore,
+    subscriptions: Subscriptions,
+    watches: StoreWatches,
 ) -> int:
     """Return what all that clients have had us keep costs."""
     # A client may call itself what it likes, but seldom uses that.
@@ -34,4 +39,6 @@ def state_cost_bytes(
         cost_bytes += len(component.contenders) * (CONTENDER_COST_BYTES + name_bytes)
     for component_id, count in subscriptions.counts():
         cost_bytes += count * (SUBSCRIPTION_COST_BYTES + name_cost_bytes(component_id))
+    for component_id, count in watches.counts():
+        cost_bytes += count * (WATCH_COST_BYTES + name_cost_bytes(component_id))
     return cost_bytes

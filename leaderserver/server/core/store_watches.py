@@ -18,7 +18,7 @@ from attrs import Factory, define
 
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 
 __all__ = ["StoreWatches"]
@@ -63,6 +63,19 @@ class StoreWatches:
     def __len__(self) -> int:
         return sum(len(watched) for watched in self._by_session.values())
 
+    def has(self, session_id: str, component_id: str) -> bool:
+        """Return whether a session watches that store."""
+        return component_id in self._by_session.get(session_id, ())
+
+    def is_full(self, session_id: str) -> bool:
+        """Return whether a session watches as many stores as it may."""
+        return len(self._by_session.get(session_id, ())) >= self.count_max
+
+    def counts(self) -> Iterator[tuple[str, int]]:
+        """Yield of each store that is watched by how many sessions it is."""
+        for component_id, store in self._stores.items():
+            yield component_id, len(store.sessions)
+
     def watch(
         self, session_id: str, component_id: str, *, seen: int | None
     ) -> tuple[int, Sequence[str] | None] | None:
@@ -78,10 +91,9 @@ class StoreWatches:
             The present revision, and the paths that have changed since *seen*, or None
             for them if that is not known; None for both if it watches too many stores.
         """
-        watched = self._by_session.setdefault(session_id, set())
-        if component_id not in watched and len(watched) >= self.count_max:
+        if not self.has(session_id, component_id) and self.is_full(session_id):
             return None
-        watched.add(component_id)
+        self._by_session.setdefault(session_id, set()).add(component_id)
         store = self._stores.get(component_id)
         if store is None:
             store = _WatchedStore(since=self._revision)

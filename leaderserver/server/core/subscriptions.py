@@ -129,6 +129,12 @@ class Subscriptions:
         topic = self._topics.get(component_id)
         return topic is not None and session_id in topic.session_ids
 
+    def is_full(self, session_id: str) -> bool:
+        """Return whether a session has as many subscriptions as it may have."""
+        subscriber = self._subscribers.get(session_id)
+        count = 0 if subscriber is None else len(subscriber.subscriptions)
+        return count >= self.count_max
+
     def counts(self) -> Iterator[tuple[str, int]]:
         """Yield of each component that somebody hears of how many do."""
         for component_id, topic in self._topics.items():

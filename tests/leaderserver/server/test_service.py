@@ -50,8 +50,14 @@ from leaderserver.operator_messages import (
 )
 from leaderserver.server.core.turn import Broadcast, Outgoing, Send
 from leaderserver.server.sqlite_storage import SQLiteStorage
-from leaderserver.store_messages import CleanupRequest, GetRequest
-from nameservice.clock import NS_PER_MS
+from leaderserver.store_messages import (
+    CleanupRequest,
+    GetRequest,
+    StoreRevisionReply,
+    UnwatchStoreRequest,
+    WatchStoreRequest,
+)
+from nameservice.clock import NS_PER_MS, NS_PER_SECOND
 from tests.leaderserver.conversation import (
     CONTENDER,
     CONTENDER_OF_ANOTHER,
@@ -1171,6 +1177,92 @@ class TestSubscriptions:
         alice.answer(subscribe())
         alice.say(CloseSessionRequest())
         assert alice.conversation.service.figures(now_ns=0)["subscriptions"] == 0
+
+
+def watch(number: int) -> WatchStoreRequest:
+    """Return how a store is watched that nobody has seen before."""
+    return WatchStoreRequest(
+        component_id=f"c/{number}", incarnation_seen=0, revision_seen=None
+    )
+
+
+class TestMemory:
+    """N3: what clients have the server keep has a limit together."""
+
+    @pytest.mark.proves("N3")
+    def test_watches_of_stores_have_their_part_of_the_memory(self) -> None:
+        """N3: each costs a kilobyte; a thousand of each session were not counted."""
+        conversation = Conversation(state_bytes_max=16_000, subscription_count_max=99)
+        alice = Talker(conversation, "alice")
+        alice.hello()
+        replies = [alice.answer(watch(number)) for number in range(50)]
+        taken = [one for one in replies if isinstance(one, StoreRevisionReply)]
+        assert 0 < len(taken) < 12
+        assert failure(replies[-1]) == Failure.LIMIT_REACHED
+        # To watch again, what it watches, costs nothing; and what it leaves is free.
+        assert isinstance(alice.answer(watch(0)), StoreRevisionReply)
+        alice.say(UnwatchStoreRequest(component_id="c/0"))
+        conversation.now_ns += NS_PER_SECOND
+        alice.hello()
+        assert isinstance(alice.answer(watch(99)), StoreRevisionReply)
+
+    @pytest.mark.proves("N3")
+    def test_what_is_refused_takes_no_memory_from_others(self) -> None:
+        """
+        N3: a session at its own limit asks for more, again and again.
+
+        What it did not get was counted, and others were refused for a second.
+        """
+        conversation = Conversation(
+            state_bytes_max=30_000, subscription_count_max=2, contender_count_max=2
+        )
+        alice, bob = Talker(conversation, "alice"), Talker(conversation, "bob")
+        alice.hello()
+        bob.hello()
+        for number in range(2):
+            alice.say(subscribe(f"c/{number}"))
+            alice.say(watch(number))
+            alice.say(register(f"x-{number}"))
+        cost_bytes = conversation.service.figures(now_ns=0)["state_bytes"]
+        for number in range(2, 20):
+            assert failure(alice.say(subscribe(f"c/{number}"))) == (
+                Failure.LIMIT_REACHED
+            )
+            assert failure(alice.say(watch(number))) == Failure.LIMIT_REACHED
+            assert failure(alice.say(register(f"x-{number}"))) == Failure.LIMIT_REACHED
+        assert conversation.service.figures(now_ns=0)["state_bytes"] == cost_bytes
+        assert isinstance(bob.answer(subscribe()), SnapshotReply)
+
+    @pytest.mark.proves("N3")
+    def test_sessions_that_are_refused_take_no_memory(self) -> None:
+        """N3: there are as many as may be; who comes next costs nothing."""
+        conversation = Conversation(state_bytes_max=30_000, session_count_max=1)
+        alice = Talker(conversation, "alice")
+        alice.hello()
+        for number in range(20):
+            (refused,) = Talker(conversation, f"other {number}").hello()
+            assert isinstance(refused, Send)
+            assert isinstance(refused.message, RefusedHello)
+        assert isinstance(alice.answer(subscribe()), SnapshotReply)
+
+    @pytest.mark.proves("N3")
+    def test_what_comes_and_goes_takes_no_memory_from_others(self) -> None:
+        """
+        N3: one session subscribes and leaves, all the time, and holds nothing.
+
+        What it had left was counted as long as others were refused for a second; and
+        the figure stood at the limit for ever.
+        """
+        conversation = Conversation(state_bytes_max=30_000)
+        alice, bob = Talker(conversation, "alice"), Talker(conversation, "bob")
+        alice.hello()
+        bob.hello()
+        cost_bytes = conversation.service.figures(now_ns=0)["state_bytes"]
+        for number in range(200):
+            assert isinstance(alice.answer(subscribe(f"c/{number}")), SnapshotReply)
+            alice.say(UnsubscribeRequest(component_id=f"c/{number}"))
+        assert conversation.service.figures(now_ns=0)["state_bytes"] == cost_bytes
+        assert isinstance(bob.answer(subscribe()), SnapshotReply)
 
 
 class TestRights:

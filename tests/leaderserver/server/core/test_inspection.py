@@ -123,7 +123,7 @@ class TestOperators:
         assert isinstance(reply, StatusReply)
         figures = dict(reply.figures)
         assert (
-            figures.pop("state_bytes") == alice.conversation.service._budget.cost_bytes
+            figures.pop("state_bytes") == alice.conversation.service._budget.counted()
         )
         assert figures == {
             "uptime_seconds": 0.0,

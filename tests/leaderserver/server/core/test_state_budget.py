@@ -14,7 +14,6 @@ def test_what_is_added_is_counted_at_once() -> None:
     budget = StateBudget(100, lambda: 100)
     assert budget.admits(60, now_ns=0)
     assert budget.admits(40, now_ns=0)
-    assert budget.cost_bytes == 100
     assert not budget.admits(1, now_ns=0)
 
 
@@ -26,7 +25,33 @@ def test_what_has_gone_is_seen_when_there_is_no_room() -> None:
     assert budget.admits(100, now_ns=0)
     left = 30
     assert budget.admits(70, now_ns=0)
-    assert budget.cost_bytes == 100
+    left = 100
+    assert not budget.admits(1, now_ns=0)
+
+
+@pytest.mark.proves("N3")
+def test_what_was_refused_after_all_is_given_back() -> None:
+    """N3: and does not count as added."""
+    budget = StateBudget(100, lambda: 100)
+    for _ in range(10):
+        assert budget.admits(100, now_ns=0)
+        budget.give_back(100)
+    assert budget.admits(100, now_ns=0)
+
+
+@pytest.mark.proves("N3")
+def test_what_was_added_since_has_all_counted_again() -> None:
+    """N3: it may have gone by now, though all was counted within this second."""
+    left = 50
+    budget = StateBudget(100, lambda: left)
+    for _ in range(20):
+        assert budget.admits(30, now_ns=0)
+    left = 95
+    assert not budget.admits(30, now_ns=0)
+    assert budget.admits(5, now_ns=0)
+    left = 70  # too little was added since for a count of all
+    assert not budget.admits(30, now_ns=0)
+    assert budget.admits(30, now_ns=NS_PER_SECOND)
 
 
 @pytest.mark.proves("N3")
