@@ -41,7 +41,7 @@ from queryablestate.node.reads import (
     read,
 )
 from queryablestate.store.steps import ReadWork
-from queryablestate.wire.questions import KINDS, Refusal
+from queryablestate.wire.questions import KINDS, Refusal, size_bytes_of
 from queryablestate.wire.refusals import error_label, refusal_of
 from queryablestate.wire.slices import SLICE_SIZE_BYTES
 from zmqtransport import LogBudget
@@ -303,7 +303,7 @@ class QuestionAnswerer:
             asker=question.asker,
             deadline_ns=deadline_ns,
             holds_rows=holds_rows(question),
-            size_bytes=len(asked.keys),
+            size_bytes=size_bytes_of(question.operation, asked.keys),
         )
         opened.reading.read(
             LongRead(

@@ -18,6 +18,7 @@ from queryablestate.node.core.read_schedule import DropReason, ReadAsked, ReadId
 from queryablestate.node.reading import LongRead
 from queryablestate.node.reads import Found, holds_rows, read
 from queryablestate.wire.direct import ASK_PROXY, NAMELESS_CALLER, NOT_DIRECTLY
+from queryablestate.wire.questions import size_bytes_of
 
 
 if TYPE_CHECKING:
@@ -192,6 +193,7 @@ class DirectReads:
                     asker=_asker_of(asked),
                     deadline_ns=asked.asked_at_ns + deadline_ms * NS_PER_MS,
                     holds_rows=holds_rows(question),
+                    size_bytes=size_bytes_of(question.operation, b""),
                 ),
                 begin=begin,
                 size_of=lambda found: len(found.payload),

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, final
 from attrs import define
 
 from queryablestate.shares import Shares
+from queryablestate.wire.questions import size_bytes_of
 
 
 if TYPE_CHECKING:
@@ -52,6 +53,11 @@ class ParkedQuestion:
         """Return whose place it takes: the caller's, or a nameless connection's."""
         return self.client if self.caller.is_anonymous else self.caller.name
 
+    @property
+    def size_bytes(self) -> int:
+        """Return about how much memory it takes."""
+        return size_bytes_of(self.ask.operation, self.keys)
+
 
 @final
 class ParkedQuestions:
@@ -62,7 +68,7 @@ class ParkedQuestions:
 
     Args:
         count_max: How many at most.
-        size_bytes_max: How big their second frames may be, together.
+        size_bytes_max: How much memory they may take, together.
     """
 
     def __init__(self, *, count_max: int, size_bytes_max: int) -> None:
@@ -80,7 +86,7 @@ class ParkedQuestions:
 
     def park(self, asked: ParkedQuestion) -> list[ParkedQuestion]:
         """Have *asked* wait; return what there is no room for, be it *asked* itself."""
-        turned_away = self._shares.take(asked.owner, asked, len(asked.keys))
+        turned_away = self._shares.take(asked.owner, asked, asked.size_bytes)
         if asked in self._shares and (
             self._deadline_ns is None or asked.deadline_ns < self._deadline_ns
         ):

@@ -48,7 +48,14 @@ __all__ = [
     "ScanRows",
     "Told",
     "WalkRows",
+    "size_bytes_of",
 ]
+
+_RUN_SIZE_BYTES: Final = 128
+"""Of a run of key groups, in memory."""
+
+_RUN_COUNT_MAX: Final = 32_768
+"""Key groups that a state may have (`rescaling.MAX_PARALLELISM_MAX`)."""
 
 
 class GetValues(WireStruct, frozen=True, kw_only=True, tag="get"):
@@ -105,7 +112,7 @@ class WalkRows(WireStruct, frozen=True, kw_only=True, tag="walk"):
         limit: How many rows at most, 1 to 10,000.
     """
 
-    key_groups: tuple[tuple[int, int], ...]
+    key_groups: Annotated[tuple[tuple[int, int], ...], Meta(max_length=_RUN_COUNT_MAX)]
     start: bytes
     limit: Annotated[int, Meta(ge=1, le=10_000)]
 
@@ -137,6 +144,23 @@ KINDS: Final[Mapping[type, str]] = {
     CountKeys: "count",
 }
 """What kinds of questions are told apart where their duration is counted."""
+
+
+def size_bytes_of(operation: Operation, keys: bytes) -> int:
+    """
+    Return about how much memory a question takes that waits.
+
+    That is its second frame, and what of its first one may have any size.
+    """
+    size_bytes = len(keys)
+    if isinstance(operation, ScanRows):
+        size_bytes += len(operation.start) + len(operation.stop or b"")
+    elif isinstance(operation, WalkRows):
+        size_bytes += len(operation.start)
+        size_bytes += len(operation.key_groups) * _RUN_SIZE_BYTES
+    elif isinstance(operation, CountKeys):
+        size_bytes += len(operation.schema or "")
+    return size_bytes
 
 
 class Ask(WireStruct, frozen=True, kw_only=True, tag="ask", omit_defaults=True):

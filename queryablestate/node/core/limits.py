@@ -31,7 +31,7 @@ class NodeLimits:
             applied all that was decided; of other jobs as soon as it has.
         entries_waiting_max: Entries of one job that wait to be applied.
         questions_waiting_max: Questions that wait for a batch.
-        questions_size_bytes_max: Of their keys.
+        questions_size_bytes_max: What they take in memory.
         chunks_per_writer_max: Chunks of one writer that wait for the disk.
         chunks_size_bytes_max: All that wait for the disk.
     """

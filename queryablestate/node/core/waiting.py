@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, assert_never, final
 
 from queryablestate.node.core.events import Wait
 from queryablestate.shares import Shares
+from queryablestate.wire.questions import size_bytes_of
 from queryablestate.wire.records import (
     BatchDecided,
     SnapshotMarked,
@@ -42,7 +43,7 @@ class WaitingQuestions:
 
     Args:
         count_max: How many may wait.
-        size_bytes_max: How big their second frames may be, together.
+        size_bytes_max: How much memory they may take, together.
     """
 
     def __init__(self, count_max: int, size_bytes_max: int) -> None:
@@ -63,7 +64,9 @@ class WaitingQuestions:
         self._number += 1
         self._waiting[self._number] = deferred
         turned_away = self._shares.take(
-            asked.question.asker, self._number, len(asked.keys)
+            asked.question.asker,
+            self._number,
+            size_bytes_of(asked.question.operation, asked.keys),
         )
         refused = [self._waiting.pop(number) for number in turned_away]
         heapq.heappush(self._deadlines, (asked.deadline_ns, self._number))

@@ -22,7 +22,7 @@ from queryablestate.node.stores import NodeStore
 from queryablestate.store.reader import StoreReader
 from queryablestate.store.state_view import StateView
 from queryablestate.store.steps import ReadWork
-from queryablestate.wire.questions import Answer, GetItems, Question
+from queryablestate.wire.questions import Answer, GetItems, Question, ScanRows
 
 
 SECOND_US = 1_000_000
@@ -130,3 +130,20 @@ def test_a_long_read_is_as_old_as_when_it_is_told(
     assert isinstance(answer, Answer)
     assert answer.reading.age_ms == 3_000
     assert answer.valid_ms == 7_000
+
+
+@pytest.mark.proves("B1", "B4")
+def test_a_question_that_waits_has_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """B1, B4: what its first frame says is kept like its keys."""
+    stage = Stage(monkeypatch)
+    question = Question(
+        leader_epoch=1,
+        question_id=1,
+        state_number=1,
+        assignment_version=1,
+        operation=ScanRows(start=bytes(100), stop=bytes(200), limit=1),
+        deadline_ms=5_000,
+    )
+    stage.answerer.ask(question, b"", asked_at_ns=0, link=1)
+    (read,) = stage.reading.reads
+    assert read.asked.size_bytes == 300

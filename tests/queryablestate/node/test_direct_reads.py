@@ -123,6 +123,13 @@ class TestTurns:
         pages.ask(connection=2, caller="greedy")
         assert {one.asked.asker for one in pages.store.reads} == {"caller greedy"}
 
+    def test_a_question_has_a_size(self) -> None:
+        """B1: what it says of its page is kept until that is read."""
+        pages = Pages()
+        pages.ask(operation=ScanRows(start=bytes(100), stop=bytes(200), limit=1))
+        pages.ask(operation=CountKeys(schema="x" * 50))
+        assert [one.asked.size_bytes for one in pages.store.reads] == [300, 50]
+
     def test_by_connection(self) -> None:
         """B2: who has no name is known by the connection, not as all nameless ones."""
         pages = Pages()

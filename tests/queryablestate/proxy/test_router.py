@@ -793,6 +793,29 @@ class TestShares:
         reads.router.client_left(CLIENT)
         assert reads.ask(ask(request_id=8), big, is_settled=False) == []
 
+    @pytest.mark.proves("B2", "B4")
+    @pytest.mark.parametrize(
+        "operation",
+        [
+            ScanRows(start=bytes(9 << 20), stop=None, limit=1),
+            ScanRows(start=b"", stop=bytes(9 << 20), limit=1),
+            WalkRows(key_groups=(), start=bytes(9 << 20), limit=1),
+            WalkRows(key_groups=((0, 0),) * 32_768, start=bytes(5 << 20), limit=1),
+            CountKeys(schema="x" * (9 << 20)),
+        ],
+        ids=["start", "stop", "from", "key groups", "schema"],
+    )
+    def test_the_first_frame_of_a_parked_question_has_a_size(
+        self, operation: Operation
+    ) -> None:
+        """B2, B4: it may have megabytes, too; ten thousand of these were parked."""
+        reads = Reads()
+        reads.locations[5] = location(links=(None, None))
+        big = ask(operation=operation)
+        for _ in range(7):
+            assert reads.ask(big, b"", is_settled=False) == []
+        assert refusal(reads.ask(big, b"", is_settled=False)).code == "did-not-happen"
+
     @pytest.mark.proves("C1")
     def test_a_parked_question_needs_its_right_when_it_goes_on(self) -> None:
         """C1: a caller that was taken off the list meanwhile is told nothing."""

@@ -92,6 +92,7 @@ from queryablestate.wire.questions import (
     Refusal,
     ScanRows,
     Told,
+    WalkRows,
 )
 from queryablestate.wire.records import (
     AssignmentRecord,
@@ -593,6 +594,15 @@ def test_a_message_for_somebody_else_is_malformed(
         draw(job_id=""),
         bind(1, query_id="q" * 256),
         commit(1, 0, timeout_ms=0),
+        Ask(
+            request_id=1,
+            session=b"",
+            state_number=1,
+            assignment_version=1,
+            node_index=0,
+            operation=WalkRows(key_groups=((0, 0),) * 32_769, start=b"", limit=1),
+            key_count=1,
+        ),
     ],
 )
 def test_what_is_out_of_range_is_malformed(message: Struct) -> None:

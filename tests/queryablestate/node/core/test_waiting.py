@@ -6,6 +6,7 @@ import pytest
 
 from queryablestate.node.core.events import QuestionDeferred, Wait
 from queryablestate.node.core.waiting import WaitingQuestions
+from queryablestate.wire.questions import ScanRows
 from tests.queryablestate.node_entries import (
     asked,
     batch,
@@ -85,6 +86,16 @@ class TestRoom:
         assert waiting.add(deferred(2, asker="a")) == []
         (refused,) = waiting.add(deferred(3, asker="b"))
         assert refused.asked.question.question_id == 2
+
+    @pytest.mark.proves("B1", "B4")
+    def test_the_first_frame_has_a_size_too(self) -> None:
+        """B1, B4: the bounds of a page take memory, and may have any length."""
+        waiting = WaitingQuestions(100, 1_000)
+        page = ScanRows(start=bytes(400), stop=bytes(400), limit=1)
+        for number in range(2):
+            one = asked(question(number, min_batch_id=5, operation=page))
+            wait = QuestionDeferred(asked=one, job_id="job", wait=Wait.BATCH)
+            assert bool(waiting.add(wait)) == bool(number)
 
     @pytest.mark.proves("B2")
     def test_what_is_cancelled_waits_no_more(self, waiting: WaitingQuestions) -> None:
