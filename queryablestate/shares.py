@@ -60,6 +60,30 @@ class Shares(Generic[T]):
     def __iter__(self) -> Iterator[T]:
         return iter(self._owners)
 
+    def limit(self, count_max: int) -> None:
+        """Have so many places from the next `take` on."""
+        self._count_max = count_max
+
+    def has_part(self, owner: Hashable, size_bytes: int) -> bool:
+        """
+        Return whether *owner* has what it may have, now that places are short.
+
+        If not, `take` gives it a place for that much: some other one has more.
+        """
+        if (
+            len(self._owners) < self._count_max
+            and self.size_bytes + size_bytes <= self._size_bytes_max
+        ):
+            return False
+        own = self._shares.get(owner)
+        count = 1 if own is None else 1 + len(own.taken)
+        size_bytes += 0 if own is None else own.size_bytes
+        owner_count = len(self._shares) + (own is None)
+        return (
+            count * owner_count > self._count_max
+            or size_bytes * owner_count > self._size_bytes_max
+        )
+
     def take(self, owner: Hashable, one: T, size_bytes: int) -> list[T]:
         """Give *one* a place; return what has none any more, be it *one* itself."""
         share = self._shares.get(owner)

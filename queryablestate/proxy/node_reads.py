@@ -33,6 +33,7 @@ from queryablestate.proxy.pending_reads import PendingRead, PendingReads
 from queryablestate.proxy.read_answers import (
     Outgoing,
     failed,
+    no_room_error,
     passed_on,
     refused,
     unavailable,
@@ -45,7 +46,7 @@ from queryablestate.wire.refusals import STALE_ROUTE
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from queryablestate.control.events import LinkId
     from queryablestate.control.routes import KvStateLocation
@@ -83,6 +84,7 @@ class NodeReads:
         cache: Is told answers.
         hedging: When other copies are asked.
         asks_copies: Whether they are at all.
+        pending_count_max: How many reads may wait for their answers.
 
     Attributes:
         questions: What they are asked.
@@ -102,6 +104,7 @@ class NodeReads:
         cache: ResultCache,
         hedging: HedgeLimits,
         asks_copies: bool,
+        pending_count_max: int,
     ) -> None:
         self.hedged_count = 0
         self.hedge_won_count = 0
@@ -109,7 +112,7 @@ class NodeReads:
         self.latencies = Latencies()
         self._cache = cache
         self._policy = HedgePolicy(hedging)
-        self._pending = PendingReads()
+        self._pending = PendingReads(pending_count_max)
         self._watch = ReadWatch(
             self._pending.reads, slow_delay_ns=hedging.slow_delay_ns
         )
@@ -156,6 +159,14 @@ class NodeReads:
         """Return how many nodes are asked second, since they do not answer."""
         return self._policy.unresponsive_count
 
+    def limit(self, pending_count_max: int) -> None:
+        """Have so many reads wait for their answers, from the next one on."""
+        self._pending.limit(pending_count_max)
+
+    def has_part(self, owner: str | LinkId, size_bytes: int) -> bool:
+        """Return whether there is no room for so much more of *owner*."""
+        return self._pending.has_part(owner, size_bytes)
+
     def count_of_client(self, client: LinkId) -> int:
         """Return how many answers *client* waits for."""
         return self._pending.count_of_client(client)
@@ -193,13 +204,16 @@ class NodeReads:
             is_watched=self.questions.may_ask_copies(location)
             and not is_awaited(location, ask),
         )
+        read_id, turned_away = self._pending.begin(read)
+        outgoing = self._turn_away(turned_away) if turned_away else []
+        if read_id in turned_away:
+            return outgoing
         self._policy.earn()
-        read_id = self._pending.begin(read)
         if not parts:
             assert node is not None
-            return [self.questions.ask_primary(read_id, read, node, now_ns)]
+            return [*outgoing, self.questions.ask_primary(read_id, read, node, now_ns)]
         self.moved_count += 1
-        outgoing = self.questions.ask_copies(read_id, read, parts, now_ns)
+        outgoing += self.questions.ask_copies(read_id, read, parts, now_ns)
         if node is not None and self._policy.take_probe(node, now_ns=now_ns):
             outgoing.append(self.questions.ask_primary(read_id, read, node, now_ns))
         return outgoing
@@ -502,6 +516,17 @@ class NodeReads:
         if refusal is not None:
             return passed_on(read.asked, refusal)
         return unavailable(client, ask.request_id, location, ask.node_index)
+
+    def _turn_away(self, read_ids: Sequence[int]) -> list[Outgoing]:
+        """Refuse reads whose places are others' now, and have nodes forget them."""
+        error = no_room_error(len(self._pending) - len(read_ids))
+        refusals: list[Outgoing] = []
+        waiting: list[tuple[LinkId, int]] = []
+        for read_id in read_ids:
+            asked = self._pending.reads[read_id].asked
+            waiting += self._abandon(read_id)
+            refusals.append(failed(asked.client, asked.ask.request_id, error))
+        return [*refusals, *self.questions.cancel(waiting)]
 
     def _abandon(self, read_id: int) -> list[tuple[LinkId, int]]:
         """Forget a read, but for who pays for it: its node will say how much."""

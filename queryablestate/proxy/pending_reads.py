@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Final, final
 
 from attrs import define, field
 
+from queryablestate.shares import Shares
+
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,6 +33,8 @@ __all__ = ["CopyAttempt", "PendingRead", "PendingReads"]
 
 # A compaction is due when this many, and most, of the deadlines are of the past.
 _DEADLINES_STALE_MIN: Final = 1_000
+_SIZE_BYTES_MAX: Final = 256 << 20
+"""Of questions that wait for their answers: they are kept, to be asked of others."""
 
 
 @final
@@ -112,12 +116,20 @@ class PendingReads:
     """
     Reads by number, by node and by client.
 
+    Room is shared fairly between callers (`Shares`, rule B2).
+
+    Args:
+        count_max: How many there may be.
+
     Attributes:
         reads: By number, in the order in which they came; not to be changed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, count_max: int) -> None:
         self.reads: dict[int, PendingRead] = {}
+        self._shares: Shares[int] = Shares(
+            count_max=count_max, size_bytes_max=_SIZE_BYTES_MAX
+        )
         self._number = 0
         self._parts: dict[int, tuple[int, int]] = {}
         self._of_node: dict[LinkId, set[int]] = {}
@@ -127,7 +139,15 @@ class PendingReads:
     def __len__(self) -> int:
         return len(self.reads)
 
+    def limit(self, count_max: int) -> None:
+        """Have so many at most, from the next one on."""
+        self._shares.limit(count_max)
+
     # -- questions -----------------------------------------------------------------
+
+    def has_part(self, owner: str | LinkId, size_bytes: int) -> bool:
+        """Return whether there is no room for so much more of *owner*."""
+        return self._shares.has_part(owner, size_bytes)
 
     def count_of_client(self, client: LinkId) -> int:
         """Return how many reads *client* waits for."""
@@ -165,8 +185,14 @@ class PendingReads:
 
     # -- what happens --------------------------------------------------------------
 
-    def begin(self, read: PendingRead) -> int:
-        """Take a read in; return its number."""
+    def begin(self, read: PendingRead) -> tuple[int, list[int]]:
+        """
+        Take a read in.
+
+        Returns:
+            Its number; and those that there is no room for any more, which are to be
+            closed, be it this one.
+        """
         self._number = read_id = self._number + 1
         self.reads[read_id] = read
         client = read.asked.client
@@ -175,7 +201,8 @@ class PendingReads:
             own = self._of_client[client] = set()
         own.add(read_id)
         heapq.heappush(self._deadlines, (read.asked.deadline_ns, read_id))
-        return read_id
+        asked = read.asked
+        return read_id, self._shares.take(asked.owner, read_id, asked.size_bytes)
 
     def ask_primary(
         self, read_id: int, read: PendingRead, node: LinkId, *, now_ns: int
@@ -241,6 +268,8 @@ class PendingReads:
             waiting.append((read.node, read_id))
             self._strike(read.node, read_id)
         del self.reads[read_id]
+        if read_id in self._shares:  # what was turned away has no place any more
+            self._shares.free(read_id)
         client = read.asked.client
         own = self._of_client[client]
         own.remove(read_id)
@@ -266,6 +295,7 @@ class PendingReads:
     def clear(self) -> None:
         """Forget everything."""
         self.reads.clear()
+        self._shares.clear()
         self._parts.clear()
         self._of_node.clear()
         self._of_client.clear()

@@ -27,6 +27,7 @@ __all__ = [
     "Outgoing",
     "element_count",
     "failed",
+    "no_room_error",
     "nothing_committed",
     "passed_on",
     "refused",
@@ -84,6 +85,13 @@ def failed(
 ) -> Outgoing:
     """Return that a question has failed."""
     return Outgoing(client, refusal_of(error, request_id))
+
+
+def no_room_error(pending_count: int) -> DidNotHappenError:
+    """Return why a question is not passed on while so many are."""
+    return DidNotHappenError(
+        f"{pending_count} questions wait for answers already: ask again in a moment"
+    )
 
 
 def nothing_committed(

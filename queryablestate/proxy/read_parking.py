@@ -23,7 +23,12 @@ if TYPE_CHECKING:
     from queryablestate.wire.questions import Ask
 
 
-__all__ = ["ParkedQuestion", "ParkedQuestions"]
+__all__ = ["ParkedQuestion", "ParkedQuestions", "owner_of"]
+
+
+def owner_of(client: LinkId, caller: Caller) -> str | LinkId:
+    """Return whose place a question takes: the caller's, or a nameless connection's."""
+    return client if caller.is_anonymous else caller.name
 
 
 @final
@@ -50,8 +55,8 @@ class ParkedQuestion:
 
     @property
     def owner(self) -> str | LinkId:
-        """Return whose place it takes: the caller's, or a nameless connection's."""
-        return self.client if self.caller.is_anonymous else self.caller.name
+        """Return whose place it takes."""
+        return owner_of(self.client, self.caller)
 
     @property
     def size_bytes(self) -> int:

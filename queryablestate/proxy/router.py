@@ -44,13 +44,24 @@ from queryablestate.proxy.read_answers import (
     Outgoing,
     element_count,
     failed,
+    no_room_error,
     nothing_committed,
     refused,
     unavailable,
 )
 from queryablestate.proxy.read_charges import charge_of
-from queryablestate.proxy.read_parking import ParkedQuestion, ParkedQuestions
-from queryablestate.wire.questions import KINDS, CountKeys, ScanRows, WalkRows
+from queryablestate.proxy.read_parking import (
+    ParkedQuestion,
+    ParkedQuestions,
+    owner_of,
+)
+from queryablestate.wire.questions import (
+    KINDS,
+    CountKeys,
+    ScanRows,
+    WalkRows,
+    size_bytes_of,
+)
 from queryablestate.wire.refusals import STALE_ROUTE
 
 
@@ -117,7 +128,6 @@ class ReadRouter:
 
     Attributes:
         access: Who may read what.
-        limits: Of its own.
         nodes: What nodes are asked.
     """
 
@@ -132,9 +142,13 @@ class ReadRouter:
         asks_copies: bool = True,
     ) -> None:
         self.access = access
-        self.limits = limits
+        self._limits = limits
         self.nodes = NodeReads(
-            limiter=limiter, cache=cache, hedging=hedging, asks_copies=asks_copies
+            limiter=limiter,
+            cache=cache,
+            hedging=hedging,
+            asks_copies=asks_copies,
+            pending_count_max=limits.pending_count_max,
         )
         self._limiter = limiter
         self._cache = cache
@@ -172,6 +186,18 @@ class ReadRouter:
         self._locations = {}
         self._cache.clear()
         return [refused(one.client, one.ask.request_id, code) for one in waiting]
+
+    # -- limits --------------------------------------------------------------------
+
+    @property
+    def limits(self) -> ReadLimits:
+        """Return its own limits."""
+        return self._limits
+
+    @limits.setter
+    def limits(self, limits: ReadLimits) -> None:
+        self._limits = limits
+        self.nodes.limit(limits.pending_count_max)
 
     # -- rights --------------------------------------------------------------------
 
@@ -239,7 +265,7 @@ class ReadRouter:
         forbidden = self._forbidden(client, caller, ask, location)
         if forbidden is not None:
             return [forbidden]
-        problem = self._problem_of(client, ask, keys)
+        problem = self._problem_of(client, caller, ask, keys)
         if problem is not None:
             return [failed(client, ask.request_id, problem)]
         charge = charge_of(caller, ask, location)
@@ -379,7 +405,7 @@ class ReadRouter:
         return refused(client, ask.request_id, STALE_ROUTE)
 
     def _problem_of(
-        self, client: LinkId, ask: Ask, keys: bytes
+        self, client: LinkId, caller: Caller, ask: Ask, keys: bytes
     ) -> RemoteProtocolError | DidNotHappenError | None:
         """Return why a question is not passed on, or None."""
         if isinstance(ask.operation, ScanRows | WalkRows):
@@ -396,11 +422,9 @@ class ReadRouter:
                 f"{ask.key_count} keys are too many for one question: at most "
                 f"{self.limits.keys_per_request_max}"
             )
-        if len(self.nodes) >= self.limits.pending_count_max:
-            return DidNotHappenError(
-                f"{len(self.nodes)} questions wait for answers already: "
-                "ask again in a moment"
-            )
+        size_bytes = size_bytes_of(ask.operation, keys)
+        if self.nodes.has_part(owner_of(client, caller), size_bytes):
+            return no_room_error(len(self.nodes))
         own_count = self.nodes.count_of_client(client)
         if own_count >= self.limits.client_pending_count_max:
             return DidNotHappenError(

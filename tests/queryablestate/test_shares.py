@@ -52,6 +52,31 @@ class TestShares:
         assert some.take("b", 4, 11) == [4]
         assert some.size_bytes == 7
 
+    def test_who_has_its_part_is_known_beforehand(self) -> None:
+        """It would not keep a place; who has less gets one, at the cost of others."""
+        some = shares(4, 100)
+        for one in range(3):
+            assert not some.has_part("a", 0)
+            some.take("a", one, 0)
+        assert not some.has_part("b", 100)
+        assert some.has_part("b", 101)
+        some.take("b", 10, 40)
+        assert some.has_part("a", 0)
+        assert not some.has_part("b", 0)
+        assert some.take("b", 11, 0) == [2]
+        assert some.has_part("b", 0)
+        assert not some.has_part("c", 30)
+        assert some.take("c", 20, 30) == [1]
+
+    def test_a_limit_that_is_lowered_holds_for_who_comes_next(self) -> None:
+        """Nothing goes before that."""
+        some = shares(4)
+        for one in range(4):
+            some.take("a", one, 0)
+        some.limit(2)
+        assert len(some) == 4
+        assert some.take("b", 10, 0) == [3, 2, 1]
+
     def test_more_than_one_may_have_to_go(self) -> None:
         """Room is made until the newcomer fits."""
         some = shares(100, 10)

@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 import pytest
+from attrs import evolve
 
 from nameservice import NS_PER_SECOND
 from queryablestate import RateLimitedError, StateUnavailableError
@@ -16,6 +17,7 @@ from queryablestate.proxy import read_charges
 from queryablestate.proxy.access import (
     ANONYMOUS_CALLER,
     AccessList,
+    Caller,
     CallerEntry,
     open_access,
     token_sha256,
@@ -150,10 +152,11 @@ class Reads:
         now_ns: int = 0,
         is_settled: bool = True,
         client: LinkId = CLIENT,
+        caller: Caller = ANONYMOUS_CALLER,
     ) -> list[Outgoing]:
         """Ask as somebody who may do everything."""
         self.is_settled = is_settled
-        return self.router.ask(client, ANONYMOUS_CALLER, question, keys, now_ns=now_ns)
+        return self.router.ask(client, caller, question, keys, now_ns=now_ns)
 
     def look_again(self, *, now_ns: int, is_settled: bool) -> list[Outgoing]:
         """Look again at what is parked."""
@@ -764,6 +767,70 @@ class TestShares:
             assert reads.router.pending_count == 0
             assert reads.router.nodes._pending._of_client == {}
             assert reads.router.nodes._pending._of_node == {}
+
+    @pytest.mark.proves("B2")
+    def test_connections_of_one_caller_share_its_places(self) -> None:
+        """B2: it had all places over a few connections, and others were refused."""
+        reads = Reads(pending_count_max=2_000)
+        for number in range(2_000):
+            link = LinkId(100 + number // 500)
+            (out,) = reads.ask(
+                ask(request_id=number), client=link, caller=Caller(name="greedy")
+            )
+            assert isinstance(out.message, Question)
+        modest = Caller(name="modest")
+        refused, cancelled, asked = reads.ask(ask(), client=OTHER, caller=modest)
+        assert refused.link == LinkId(103)
+        assert isinstance(refused.message, Refusal)
+        assert refused.message.request_id == 1_999
+        assert refused.message.code == "did-not-happen"
+        assert cancelled == Outgoing(
+            NODE_A, CancelQuestions(leader_epoch=EPOCH, question_ids=(2_000,))
+        )
+        assert isinstance(asked.message, Question)
+        assert reads.router.pending_count == 2_000
+        # Another connection gives the greedy one nothing.
+        greedy = reads.ask(ask(), client=LinkId(200), caller=Caller(name="greedy"))
+        assert [type(one.message) for one in greedy] == [Refusal]
+        reads.router.client_left(OTHER)
+        assert len(reads.ask(ask(), caller=Caller(name="greedy"))) == 1
+
+    @pytest.mark.proves("B2", "B4")
+    def test_pending_questions_have_a_size(self) -> None:
+        """B2, B4: the proxy keeps them, and kept a thousand of 16 MB of each client."""
+        reads = Reads(pending_count_max=2_000)
+        big = msgspec.msgpack.encode([bytes(15 << 20)])
+        for number in range(17):
+            (out,) = reads.ask(ask(request_id=number), big)
+            assert isinstance(out.message, Question)
+        assert refusal(reads.ask(ask(request_id=17), big)).code == "did-not-happen"
+        refused, _, asked = reads.ask(ask(request_id=18), big, client=OTHER)
+        assert (refused.link, asked.link) == (CLIENT, NODE_A)
+        assert reads.router.pending_count == 17
+
+    @pytest.mark.proves("B2")
+    def test_parked_questions_take_no_more_places_than_there_are(self) -> None:
+        """B2: they are asked at once when their node comes."""
+        reads = Reads(pending_count_max=3)
+        reads.locations[5] = location(links=(None, NODE_B))
+        for number in range(5):
+            assert reads.ask(ask(request_id=number), is_settled=False) == []
+        reads.locations[5] = location()
+        outgoing = reads.look_again(now_ns=1, is_settled=False)
+        refused = [one for one in outgoing if isinstance(one.message, Refusal)]
+        assert [refusal([one]).request_id for one in refused] == [3, 4]
+        assert reads.router.pending_count == 3
+
+    @pytest.mark.proves("C4")
+    def test_places_can_be_made_more_and_fewer(self) -> None:
+        """C4: what waits already goes on."""
+        reads = Reads(pending_count_max=1)
+        reads.ask(ask())
+        for count, is_refused in ((2, False), (1, True)):
+            reads.router.limits = evolve(reads.router.limits, pending_count_max=count)
+            (out,) = reads.ask(ask())
+            assert isinstance(out.message, Refusal) == is_refused
+        assert reads.router.pending_count == 2
 
     @pytest.mark.proves("B2", "Q2")
     def test_one_reader_does_not_keep_others_from_waiting(self) -> None:
