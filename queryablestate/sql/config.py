@@ -66,7 +66,8 @@ class SQLConfig:
             without any; on Linux the kernel holds it to that.
         statement_timeout_seconds: How long a statement may take; sessions may set less.
         login_timeout_seconds: How long a tool may take to begin a session.
-        connection_count_max: How many sessions there may be.
+        connection_count_max: How many sessions there may be, and how many connections
+            beside them that have yet to begin one.
         client_count_max: How many callers' connections to the proxy are kept.
         message_size_bytes_max: How long a message of a tool may be.
         text_size_max: How long a text of statements may be, in characters.

@@ -79,6 +79,23 @@ class Shared:
     )
     log: Any = field(factory=lambda: get_logger(component="sql"))
 
+    @property
+    def session_count(self) -> int:
+        """Return how many sessions there are."""
+        return sum(one.is_in for one in self.connections.values())
+
+    def make_room(self) -> None:
+        """
+        End the connections that came first of those that are not in, if they are many.
+
+        They hold no place of a session: whoever connects could take all of them, and
+        say nothing.  So a flood of them drives out itself.
+        """
+        newcomers = [one for one in self.connections.values() if not one.is_in]
+        for one in newcomers[: -self.config.connection_count_max]:
+            self.counts["connections_refused_total"] += 1
+            one.abort()
+
     def cancel(self, process_id: int, secret: int) -> None:
         """Have the statement of a session end, if *secret* is the session's."""
         connection = self.connections.get(process_id)
@@ -132,6 +149,11 @@ class Connection:
         """Have the present statement end."""
         if self._doing is not None:
             self._doing.cancel()
+
+    @property
+    def is_in(self) -> bool:
+        """Return whether a session has begun."""
+        return self._session is not None
 
     def shut_down(self) -> None:
         """Have the connection end, with a word to the tool."""
@@ -219,11 +241,15 @@ class Connection:
             raise SQLError(
                 "28000", "TLS is required here", "connect with sslmode=require"
             )
-        if len(self._shared.connections) > self._config.connection_count_max:
-            self._shared.counts["connections_refused_total"] += 1
-            raise SQLError("53300", "there are too many connections", "close some")
+        self._check_room()
         if parameters.get("replication", "false") not in {"false", "off", "no", "0"}:
             raise SQLError("0A000", "there is no replication")
+
+    def _check_room(self) -> None:
+        """Refuse a session if there are as many as may be."""
+        if self._shared.session_count >= self._config.connection_count_max:
+            self._shared.counts["connections_refused_total"] += 1
+            raise SQLError("53300", "there are too many connections", "close some")
 
     async def _enter(self, token: str | None) -> bool:
         """Begin the session as the caller of *token*, if the proxy knows one."""
@@ -238,6 +264,7 @@ class Connection:
                 if token is not None:
                     self._shared.counts["logins_refused_total"] += 1
                 return False
+            self._check_room()  # others have begun since
             self._held.push_async_callback(held.pop_all().aclose)
         self._begin(client, token)
         return True

@@ -262,6 +262,7 @@ class SQLServer:
         process_id = next(self._ids) & 0x7FFFFFFF
         connection = Connection(self._shared, reader, writer, process_id)
         self._shared.connections[process_id] = connection
+        self._shared.make_room()
         try:
             await connection.serve()
         except (OSError, EOFError, asyncio.CancelledError):

@@ -704,6 +704,61 @@ class TestLimits:
             figures = server.observe().figures
             assert figures["connections_refused_total"] == 1
 
+    @pytest.mark.proves("B2", "F6")
+    def test_who_does_not_log_in_takes_no_session(self, served: Served) -> None:
+        """
+        B2: strangers connect, and say nothing, or not who they are.
+
+        They had all places, ten seconds each, and as many files as there were.
+        """
+        config = SQLConfig(
+            bind="127.0.0.1:0",
+            connection_count_max=2,
+            worker_count=1,
+            login_timeout_seconds=WAIT_SECONDS,
+        )
+        with (
+            SQLServer(served.ha, config) as server,
+            contextlib.ExitStack() as strangers,
+        ):
+            host, _, port = server.address.rpartition(":")
+
+            def stranger() -> socket.socket:
+                address = (host, int(port))
+                sock = socket.create_connection(address, WAIT_SECONDS)
+                return strangers.enter_context(sock)
+
+            first = [stranger() for _ in range(10)]
+            with connect(server) as one, connect(server) as other:
+                # The oldest go, so that there is always room for those who log in.
+                for sock in first[:8]:
+                    assert sock.recv(1) == b""
+                stranger()
+                assert one.execute("SELECT 1").fetchone() == (1,)
+                assert other.execute("SELECT 1").fetchone() == (1,)
+                with pytest.raises(psycopg.OperationalError, match="too many"):
+                    connect(server)
+
+    @pytest.mark.proves("B2", "F6")
+    def test_who_logs_in_at_once_finds_as_many_places(self, served: Served) -> None:
+        """B2: there is room for one more when both of them begin."""
+        config = SQLConfig(bind="127.0.0.1:0", connection_count_max=2, worker_count=1)
+        with (
+            SQLServer(served.ha, config) as server,
+            connect(server),
+            contextlib.ExitStack() as held,
+        ):
+            host, _, port = server.address.rpartition(":")
+            both = [
+                held.enter_context(
+                    socket.create_connection((host, int(port)), WAIT_SECONDS)
+                )
+                for _ in range(2)
+            ]
+            for sock in both:
+                sock.sendall(startup(user="me", database="flights"))
+            assert sorted(sock.recv(1) for sock in both) == [b"E", b"R"]
+
     def test_texts_are_bounded(self, served: Served) -> None:
         """And what is nested too deeply is refused, not tried."""
         with connect(served.server) as connection:
