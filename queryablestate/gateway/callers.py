@@ -58,7 +58,6 @@ class Caller:
         use_count: Requests and watches that use it now.
         idle_since_ns: When the last one ended.
         large_read_count: Pages, whole states and the like that it reads now.
-        watch_count: Watches that it has now.
     """
 
     def __init__(
@@ -75,7 +74,6 @@ class Caller:
         self.use_count = 0
         self.idle_since_ns = 0
         self.large_read_count = 0
-        self.watch_count = 0
         self.watches = KeyWatches(self, config)
         self._clock = clock
         self._checked_until_ns = 0

@@ -80,9 +80,9 @@ class LeaderEndpoints:
         found = await self.leaders.find(component_id)
         return answer(request, component_document(found))
 
-    async def check(self, request: Request) -> None:
+    async def check(self, request: Request) -> bytes | None:
         """
-        Return if the caller may be told who leads.
+        Return the name of a caller that may be told who leads; None if all may.
 
         Raises:
             GatewayError: If none may.
@@ -91,11 +91,12 @@ class LeaderEndpoints:
         token = bearer_token(request.scope["headers"])
         match self._who:
             case "open":
-                return
+                return None
             case "callers":
                 ends_with_client = request.scope[ENDS_WITH_CLIENT]
                 async with self._callers.using(token, ends_with_client) as caller:
                     await caller.check(self._config.deadline_seconds)
+                    return caller.name
             case _:
                 raise GatewayError(
                     "not-allowed",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from typing import TYPE_CHECKING, Final, final
 
 from nameservice import check_component_id
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from queryablestate.gateway.callers import Caller, Callers
+    from queryablestate.gateway.callers import Callers
     from queryablestate.gateway.config import GatewayConfig
     from queryablestate.gateway.leader_endpoints import LeaderEndpoints
 
@@ -60,6 +61,8 @@ class WatchEndpoints:
         self._leaders = leaders
         self._config = config
         self.watch_count = 0
+        # By the caller's name; of all who watch leaders where these are for everybody.
+        self._counts: Counter[bytes | None] = Counter()
         self.is_ending = asyncio.Event()
 
     async def key(self, request: Request) -> Response:
@@ -79,7 +82,7 @@ class WatchEndpoints:
             )
             known = await question.describe(is_new=True)
             key = question.key(known.registered_schema.key, text)
-            stack.enter_context(self._counted(caller))
+            stack.enter_context(self._counted(caller.name))
             watch = stack.enter_context(caller.watches.watching(known, key))
             return self._stay(stack.pop_all(), watch.events(last))
 
@@ -89,9 +92,9 @@ class WatchEndpoints:
         check_component_id(component_id)
         given = self._begin(request, "watch_leader")
         last = parse_leader_event_id(_last_event_id(request, given))
-        await self._leaders.check(request)
+        caller_name = await self._leaders.check(request)
         async with contextlib.AsyncExitStack() as stack:
-            stack.enter_context(self._counted(None))
+            stack.enter_context(self._counted(caller_name))
             events = self._leaders.leaders.events(component_id, last)
             return self._stay(stack.pop_all(), self._while_allowed(request, events))
 
@@ -140,7 +143,7 @@ class WatchEndpoints:
         )
 
     @contextlib.contextmanager
-    def _counted(self, caller: Caller | None) -> Iterator[None]:
+    def _counted(self, caller_name: bytes | None) -> Iterator[None]:
         config = self._config
         if self.watch_count >= config.watch_count_max:
             raise GatewayError(
@@ -148,24 +151,23 @@ class WatchEndpoints:
                 f"there are {config.watch_count_max:,} watches",
                 retry_after_seconds=1.0,
             )
-        if (
-            caller is not None
-            and caller.watch_count >= config.watch_count_per_caller_max
-        ):
+        count = self._counts[caller_name]
+        if count >= config.watch_count_per_caller_max:
+            whose = "those without a name have" if caller_name is None else "it has"
             raise GatewayError(
                 "too-many-watches",
-                f"this caller has {caller.watch_count:,} watches: end some",
+                f"this caller may have no more watches, {whose} {count:,}: end some",
                 retry_after_seconds=1.0,
             )
         self.watch_count += 1
-        if caller is not None:
-            caller.watch_count += 1
+        self._counts[caller_name] += 1
         try:
             yield
         finally:
             self.watch_count -= 1
-            if caller is not None:
-                caller.watch_count -= 1
+            self._counts[caller_name] -= 1
+            if not self._counts[caller_name]:
+                del self._counts[caller_name]
 
 
 def _last_event_id(request: Request, given: dict[str, str]) -> str | None:

@@ -398,6 +398,20 @@ class TestManyClients:
                 answer = ask.get("/v1/leaders/y/watch")
                 assert (answer.status, answer.problem) == (503, "busy")
 
+    @pytest.mark.proves("B2", "F3")
+    def test_watches_of_leaders_leave_room_for_others(self, ask: Asker) -> None:
+        """B2: whoever watched leaders could have all watches that there are."""
+        with (
+            ask.watch("/v1/leaders/x/watch") as one,
+            ask.watch("/v1/leaders/y/watch") as two,
+        ):
+            one.next()
+            two.next()
+            with ask.watch("/v1/leaders/z/watch") as refused:
+                assert refused.response.status == 429
+            with ask.watch(f"{STATE}/keys/b001/watch") as three:
+                three.next()
+
     def test_more_bytes_than_a_batch_may_have(self, ha: HAServices) -> None:
         """400 says to ask for fewer keys."""
         config = evolve(QUICK, batch_size_bytes_max=1_000_000)
