@@ -21,6 +21,7 @@ import threading
 from typing import TYPE_CHECKING, Final, Self, final
 
 import uvicorn
+from attrs import evolve
 
 from nameservice import (
     ConfigurationError,
@@ -37,6 +38,7 @@ from queryablestate.gateway.announcement import Announcement
 from queryablestate.gateway.app import GatewayApp
 from queryablestate.gateway.config import GatewayConfig
 from queryablestate.gateway.http_protocol import BoundedProtocol, protocol_for
+from zmqtransport import connection_count_possible, connection_limit
 
 
 if TYPE_CHECKING:
@@ -226,9 +228,20 @@ class GatewayServer:
         return listener
 
     def _server_config(self) -> uvicorn.Config:
+        # Without a free descriptor no connection is taken, and none makes room for it.
+        connection_count_max = connection_limit(
+            self._config.connection_count_max,
+            (
+                # Connections to the proxy and to nodes come on top.
+                max(1, connection_count_possible() * 4 // 5),
+                "the system's limit of open files: raise ulimit -n",
+            ),
+            log=self._log,
+        )
+        limits = evolve(self._config, connection_count_max=connection_count_max)
         config = uvicorn.Config(
             self._answer,
-            http=protocol_for(self._config),
+            http=protocol_for(limits),
             ws="none",
             loop="none",
             lifespan="off",

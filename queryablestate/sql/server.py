@@ -16,6 +16,8 @@ import ssl
 import threading
 from typing import TYPE_CHECKING, Final, Self, final
 
+from attrs import evolve
+
 from nameservice import (
     QUERY_PROXY,
     ConfigurationError,
@@ -32,6 +34,7 @@ from queryablestate.sql.connection import Connection, Shared
 from queryablestate.sql.desk import Desk
 from queryablestate.sql.jobs import Setup
 from queryablestate.sql.workers import Workers
+from zmqtransport import connection_count_possible, connection_limit
 
 
 if TYPE_CHECKING:
@@ -211,7 +214,18 @@ class SQLServer:
             now_ns=self._clock.now_ns,
         )
         with contextlib.closing(desk):
-            self._shared = Shared(config, self._tls, self._clients, desk)
+            # Without a free descriptor no connection is taken, and none makes room.
+            connection_count_max = connection_limit(
+                config.connection_count_max,
+                (
+                    # As many again have yet to begin a session.
+                    max(1, connection_count_possible() * 2 // 5),
+                    "the system's limit of open files: raise ulimit -n",
+                ),
+                log=self._log,
+            )
+            limits = evolve(config, connection_count_max=connection_count_max)
+            self._shared = Shared(limits, self._tls, self._clients, desk)
             await self._listen()
 
     async def _listen(self) -> None:

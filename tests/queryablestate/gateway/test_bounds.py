@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import random
+import resource
 import socket
 import string
 import threading
@@ -309,6 +310,28 @@ class TestManyClients:
             figures = gateway.observe().figures
             assert int(figures["ended_crowded_total"]) >= 18
             assert int(figures["connections"]) <= 12
+
+    @pytest.mark.proves("B2", "F4")
+    def test_more_connections_than_the_process_may_have_files(
+        self, ha: HAServices, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """
+        B2: the oldest one without a request goes before there is no file left.
+
+        5,000 may be configured where `ulimit -n` is 1,024: a thousand connections that
+        say nothing had the gateway take no other ones.
+        """
+        monkeypatch.setattr(resource, "getrlimit", lambda _: (138, 138))
+        config = evolve(QUICK, request_seconds=WAIT_SECONDS, connection_count_max=5_000)
+        with contextlib.ExitStack() as stack:
+            gateway = stack.enter_context(GatewayServer(ha, config))
+            asker = Asker(gateway.url)
+            first = stack.enter_context(connected(asker))
+            for _ in range(9):
+                stack.enter_context(connected(asker))
+            assert asker.get("/v1/leaders").status == 200
+            assert int(gateway.observe().figures["connections"]) <= 8
+            assert is_ended(first)
 
     def test_more_connections_at_one_moment(self, gateway: GatewayServer) -> None:
         """Each goes for another one, not one for all of them."""

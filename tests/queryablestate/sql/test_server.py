@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from haservices import HAConfig, HAServices, open_ha_services
 from haservices.testing import LeaderServer, ServerConfig
@@ -738,6 +739,23 @@ class TestLimits:
                 assert other.execute("SELECT 1").fetchone() == (1,)
                 with pytest.raises(psycopg.OperationalError, match="too many"):
                     connect(server)
+
+    @pytest.mark.proves("B2", "F6")
+    def test_there_are_no_more_sessions_than_files(
+        self, served: Served, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """B2: one too many is told so, and the log says what to raise."""
+        monkeypatch.setattr(resource, "getrlimit", lambda _: (131, 131))
+        config = SQLConfig(bind="127.0.0.1:0", worker_count=1)
+        with (
+            capture_logs() as logs,
+            SQLServer(served.ha, config) as server,
+            connect(server),
+            pytest.raises(psycopg.OperationalError, match="too many connections"),
+        ):
+            connect(server)
+        (limited,) = [line for line in logs if line["event"] == "connections.limited"]
+        assert (limited["connections_max"], "ulimit" in limited["reason"]) == (1, True)
 
     @pytest.mark.proves("B2", "F6")
     def test_who_logs_in_at_once_finds_as_many_places(self, served: Served) -> None:
