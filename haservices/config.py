@@ -10,7 +10,6 @@ from __future__ import annotations
 import difflib
 import os
 import re
-import tomllib
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, final
@@ -19,6 +18,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from attrs import field, fields, frozen
 
 from nameservice import ConfigurationError, check_component_id
+from nameservice.toml import parse_toml
 
 
 if TYPE_CHECKING:
@@ -438,11 +438,11 @@ def _read_file(path: str | os.PathLike[str] | None) -> dict[str, Any]:
         return {}
     try:
         with chosen.open("rb") as file:
-            content = tomllib.load(file)
+            content = parse_toml(file.read())
     except OSError as error:
         message = f"cannot read the configuration {chosen}: {error.strerror}"
         raise ConfigurationError(message) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         message = f"the configuration {chosen} is not TOML: {error}"
         raise ConfigurationError(message) from error
     table = content.get("lodestar", content)

@@ -32,13 +32,13 @@ Roles:
 
 from __future__ import annotations
 
-import tomllib
 from fnmatch import fnmatchcase
 from typing import Final, final
 
 import attrs
 
 from nameservice import ConfigurationError
+from nameservice.toml import parse_toml
 
 
 __all__ = [
@@ -333,10 +333,12 @@ def parse_allow_list(text: str, *, source: str) -> AllowList:
             that admits no client is a mistake.  Never quotes a key.
     """
     try:
-        return _parse_document(tomllib.loads(text))
-    except tomllib.TOMLDecodeError as exc:
+        document = parse_toml(text)
+    except ValueError as exc:
         raise ConfigurationError(
             f"allow-list {source} is not valid TOML: {exc}"
         ) from exc
+    try:
+        return _parse_document(document)
     except ConfigurationError as exc:
         raise ConfigurationError(f"allow-list {source}: {exc}") from exc

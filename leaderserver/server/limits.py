@@ -19,7 +19,6 @@ the ports were bound.
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -28,6 +27,7 @@ import attrs
 
 from leaderserver.server.config import ServerConfig
 from nameservice import ConfigurationError
+from nameservice.toml import parse_toml
 
 
 __all__ = [
@@ -93,7 +93,7 @@ def load_limits(
                 "the right one?"
             )
             raise ConfigurationError(message)
-        limits = tomllib.loads(content.decode("utf-8"))
+        limits = parse_toml(content)
     except OSError as error:
         message = f"{source} cannot be read: {error.strerror}"
         raise ConfigurationError(message) from error

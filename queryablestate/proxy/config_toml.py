@@ -12,7 +12,6 @@ from __future__ import annotations
 import difflib
 import re
 import textwrap
-import tomllib
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final, TypeVar
 
@@ -20,6 +19,7 @@ import attrs
 
 from nameservice import ConfigurationError
 from nameservice.settings import check_renamed
+from nameservice.toml import parse_toml
 from queryablestate.proxy.access import AccessList, CallerEntry
 from queryablestate.proxy.cache import CacheRule
 from queryablestate.proxy.config import RENAMED, ProxyConfig
@@ -96,10 +96,8 @@ def parse_proxy_config(
         ConfigurationError: Says what to change.  Never quotes a credential.
     """
     try:
-        document = tomllib.loads(text)
-    except RecursionError as exc:
-        raise ConfigurationError(f"{source} is nested too deeply") from exc
-    except ValueError as exc:  # also of a number with too many digits
+        document = parse_toml(text)
+    except ValueError as exc:
         raise ConfigurationError(f"{source} is not valid TOML: {exc}") from exc
     try:
         return _parse_document(document, overrides or {})

@@ -375,6 +375,8 @@ class TestLoad:
         [
             (b"url = ", "is not TOML"),
             (b"\xff", "is not TOML"),
+            (b"url = " + b"[" * 100_000, "is not TOML: it is nested too deeply"),
+            (b"lease_seconds = 0x1" + b"0" * 5_000, "is not TOML: Exceeds the limit"),
             (b"lodestar = 7", "'lodestar' in lodestar.toml must be a table"),
         ],
     )

@@ -71,6 +71,28 @@ class TestServing:
             result = server.end(signal.SIGTERM)
         assert result.exit_code == 0
 
+    @pytest.mark.proves("N4", "N5")
+    @pytest.mark.parametrize(
+        "content", ["sessions_max = " + "[" * 5_000, "sessions_max = 0x" + "1" * 5_000]
+    )
+    def test_a_hangup_with_a_garbled_file(self, tmp_path: Path, content: str) -> None:
+        """
+        The server goes on as it was: it ended, with a traceback of the parser.
+
+        `tomllib` raises a `RecursionError` of what is nested too deeply; a number of
+        thousands of hexadecimal digits is read, and no error could show it.
+        """
+        limits = tmp_path / "limits.toml"
+        limits.write_text("sessions_max = 5\n")
+        with Running("server", *ANY_PORT, "--limits", str(limits)) as server:
+            url = server.out.next().split(" ")[1]
+            limits.write_text(content)
+            server.process.send_signal(signal.SIGHUP)
+            assert str(limits) in server.err.until("server.reload_failed")
+            assert ask_here("leaders", "--url", url).exit_code == 0
+            result = server.end(signal.SIGTERM)
+        assert result.exit_code == 0
+
     def test_a_hangup_has_it_read_its_keys_again(self, tmp_path: Path) -> None:
         """N4: on the same port; its clients know both keys for a while."""
         names = ("server", "server-2", "client")

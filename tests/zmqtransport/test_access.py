@@ -296,6 +296,8 @@ class TestParseAllowList:
                 two_clients("a", KEY_B),
                 "not valid TOML",
             ),
+            ("clients = " + "[" * 100_000, "not valid TOML: it is nested too deeply"),
+            ("clients = 1" + "0" * 5_000, "not valid TOML: Exceeds the limit"),
         ],
     )
     def test_mistakes_are_named(self, text: str, complaint: str) -> None:

@@ -44,6 +44,8 @@ class TestFile:
             ("memory_limit_bytes = 1", "memory_limit_bytes must be"),
             ("sessions_max = 1\nsessions_max = 2", "cannot be read"),
             ("#" * 70_000, "is it the right one"),
+            ("sessions_max = " + "[" * 5_000, "it is nested too deeply"),
+            ("sessions_max = 0x1" + "0" * 5_000, "Exceeds the limit"),
         ],
     )
     def test_a_mistake_is_named(self, tmp_path: Path, text: str, saying: str) -> None:

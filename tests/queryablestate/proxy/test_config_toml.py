@@ -223,7 +223,7 @@ class TestParsing:
         [
             ("bind =", "is not valid TOML: Invalid value (at end of document)"),
             ("bind = 1" + "0" * 5_000, "is not valid TOML: Exceeds the limit"),
-            ("bind = " + "[" * 100_000, "is nested too deeply"),
+            ("bind = " + "[" * 100_000, "is not valid TOML: it is nested too deeply"),
             (
                 "connection_count_max = 1",
                 "connection_count_max is called connections_max",
