@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, final
 
+from lodestar.streams import with_streams
 from lodestar.verbs import (
     EXIT_CODES,
     HELP_FORMATTER,
@@ -89,25 +88,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         An `ExitCode`, or from ``elect`` and ``standby`` that of its command.
     """
-    _open_closed_streams()
+    given = sys.argv[1:] if arguments is None else arguments
+    return with_streams(lambda: _interruptible(given))
+
+
+def _interruptible(arguments: Sequence[str]) -> int:
     try:
-        return _main(sys.argv[1:] if arguments is None else arguments)
+        return _main(arguments)
     except KeyboardInterrupt:  # while something was still being loaded
         print("lodestar: interrupted", file=sys.stderr)
         return 1
-
-
-def _open_closed_streams() -> None:
-    """
-    Open ``/dev/null`` in the place of each standard stream that is closed (``2>&-``).
-
-    Python has None there, which is no stream to write to or to ask whether it is a
-    terminal.
-    """
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:
-            null = Path(os.devnull).open(mode, encoding="utf-8")  # noqa: SIM115 (stays)
-            setattr(sys, name, null)
 
 
 def _main(arguments: Sequence[str]) -> int:

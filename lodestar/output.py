@@ -23,7 +23,6 @@ __all__ = [
     "ABSENT",
     "address_text",
     "ago_text",
-    "discard_output",
     "duration_text",
     "json_line",
     "json_text",
@@ -210,15 +209,6 @@ def write(text: str, file: TextIO | None = None) -> None:
         BrokenPipeError: If the reader is gone.
     """
     print(text, file=sys.stdout if file is None else file, flush=True)
-
-
-def discard_output() -> None:
-    """
-    Have what standard output gets go nowhere: its reader is gone.
-
-    What Python still holds for it goes there, too, rather than failing at exit.
-    """
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def write_answer(document: Any, text: str, *, is_json: bool) -> None:

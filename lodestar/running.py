@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import TYPE_CHECKING, Final
 
 from lodestar.exit_codes import ExitCode, exit_code_of
-from lodestar.output import discard_output, say
+from lodestar.output import say
+from lodestar.streams import discard
 from lodestar.verbs import SERVING_VERBS
 from nameservice import NameServiceError, RemoteProtocolError, configure_logging
 
@@ -32,7 +34,7 @@ def run(parsed: argparse.Namespace) -> int:
     try:
         code: int = parsed.run(parsed)
     except BrokenPipeError:
-        discard_output()  # the reader is gone (`lodestar leaders | head -1`)
+        discard(sys.stdout)  # the reader is gone (`lodestar leaders | head -1`)
         # It has read what it wanted; a server that is heard by no one has failed.
         is_serving = parsed.verb in {"elect", "standby", *SERVING_VERBS}
         return ExitCode.FAILED if is_serving else ExitCode.DONE

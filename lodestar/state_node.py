@@ -33,8 +33,9 @@ from lodestar.arguments import (
 )
 from lodestar.exit_codes import ExitCode
 from lodestar.metrics import add_metrics_option, metrics_of
-from lodestar.output import discard_output, printable, write
+from lodestar.output import printable, write
 from lodestar.signals import stop_signals
+from lodestar.streams import discard
 from nameservice import NS_PER_SECOND, NameServiceError, SystemClock, seconds_to_ns
 from nameservice.allocation import return_large_buffers
 from queryablestate.node.config import NodeConfig
@@ -332,7 +333,7 @@ def _tell(text: str) -> None:
     try:
         write(text)
     except BrokenPipeError:
-        discard_output()
+        discard(sys.stdout)
 
 
 def _waiting_text(node: StateNode) -> str:

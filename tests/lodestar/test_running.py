@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import subprocess
 import sys
 from argparse import Namespace
@@ -71,7 +72,10 @@ class TestClosedStreams:
         ended = subprocess.run(
             ["/bin/sh", "-c", f'"$@" {redirection}', "sh", *command],
             check=False,
-            env=environment(LODESTAR_URL="leaderserver://127.0.0.1:1"),
+            env=environment(
+                LODESTAR_URL="leaderserver://127.0.0.1:1",
+                PYTHONUNBUFFERED="",  # as users have it
+            ),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -92,6 +96,41 @@ class TestClosedStreams:
         verb = ("keygen", "a", "--dir", str(tmp_path))
         assert self.end(">&-", *verb) == (0, "")
         assert (tmp_path / "a.key_secret").exists()
+
+    @pytest.mark.parametrize("option", ["--help", "--version"])
+    def test_an_answer_that_no_disk_takes(self, option: str) -> None:
+        """N5: "failed", in one line; it was 120, and an exception of Python's own."""
+        assert self.end(">/dev/full", option) == (
+            1,
+            "lodestar: No space left on device\n",
+        )
+
+    def test_a_reader_that_is_gone(self) -> None:
+        """N5: who reads no more has what was wanted: no exception is told at exit."""
+        reader, writer = os.pipe()
+        os.close(reader)
+        try:
+            ended = subprocess.run(
+                [sys.executable, "-m", "lodestar", "--help"],
+                check=False,
+                env=environment(PYTHONUNBUFFERED=""),
+                stdout=writer,
+                stderr=subprocess.PIPE,
+                timeout=WAIT_SECONDS,
+            )
+        finally:
+            os.close(writer)
+        assert (ended.returncode, ended.stderr) == (0, b"")
+
+    def test_an_error_that_no_disk_takes(self) -> None:
+        """N5: the exit code still says what was wrong; it was 120."""
+        assert self.end("2>/dev/full", "no-such-verb") == (2, "")
+        assert self.end("2>/dev/full", "keygen", "a/b", "--dir", "/") == (2, "")
+
+    def test_a_command_whose_log_no_disk_takes(self, leader_server_url: str) -> None:
+        """N5: it runs while we lead; `elect` ended over a line of its own."""
+        verb = ("elect", "job", "h:1", "--url", leader_server_url)
+        assert self.end("2>/dev/full", *verb, "--", "echo", "ran") == (0, "ran\n")
 
     def test_a_question_that_no_one_can_answer(self) -> None:
         """N5: a verb that asks says what to do instead, and shows no traceback."""
