@@ -15,6 +15,7 @@ from attrs import frozen
 
 from nameservice.clock import MS_PER_SECOND
 from nameservice.errors import LocalProtocolError, RemoteProtocolError
+from nameservice.fields import INTEGER_MAX
 from queryablestate.client.results import StateInformation
 from queryablestate.schema.keys import KeyCodec
 from queryablestate.schema.schema import Field, StateKind, StateSchema, fields_text
@@ -72,7 +73,8 @@ class Asking:
     @classmethod
     def items(cls, start: int | None, stop: int | None) -> Asking:
         """Return the question for a part of some lists."""
-        return cls(_Wanted.ITEMS, 0 if start is None else start, stop)
+        first = 0 if start is None else _within_wire(start)
+        return cls(_Wanted.ITEMS, first, None if stop is None else _within_wire(stop))
 
 
 ROWS: Final = Asking(_Wanted.ROWS)
@@ -83,6 +85,11 @@ EXISTS: Final = Asking(_Wanted.EXISTS)
 
 ENTRY: Final = Asking(_Wanted.ENTRY)
 """One entry of a map; the keys are pairs of key and map key."""
+
+
+def _within_wire(index: int) -> int:
+    """Return *index*, or what means the same to a slice and fits a message."""
+    return max(-INTEGER_MAX, min(index, INTEGER_MAX))
 
 
 @final

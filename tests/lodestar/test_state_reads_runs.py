@@ -234,6 +234,18 @@ class TestGet:
         }
 
     @pytest.mark.proves("N5")
+    def test_a_list_from_far_beyond_its_end(self, answer: Answer) -> None:
+        """A slice means it; no message can say it, and the encoder's error was told."""
+        far = "9" * 30
+        code, out, err = answer(
+            "get", "flights", "log", "7", "--start", f"-{far}", "--stop", far, "--json"
+        )
+        assert (code, err) == (0, "")
+        assert len(json.loads(out)["value"]) == 5
+        code, out, _ = answer("get", "flights", "log", "7", "--start", far, "--json")
+        assert (code, json.loads(out)["value"]) == (0, [])
+
+    @pytest.mark.proves("N5")
     @pytest.mark.parametrize(
         ("arguments", "code", "saying"),
         [
