@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from nameservice import ConfigurationError
+from nameservice.fields import check_name
 from nameservice.parameters import check_timeout_seconds
 from queryablestate.errors import UnknownJobError
 from queryablestate.operations.move_waiting import DrainWaiting, RescaleWaiting
@@ -97,6 +98,7 @@ def listed_rescalings(
 
 def begin_draining(calls: ProxyCalls, node_id: str, *, undo: bool) -> DrainInformation:
     """Have a node emptied, or take part again; return how far it is."""
+    check_name(node_id, what="node_id")
     calls.call(
         DrainStarted,
         lambda request_id, session: DrainNode(

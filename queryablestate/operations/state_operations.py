@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Self, final
 
+from nameservice.fields import check_name
 from nameservice.parameters import check_seconds, check_timeout_seconds
 from queryablestate.client.calls import ProxyConnection
 from queryablestate.operations.adoption import (
@@ -253,6 +254,8 @@ class StateOperations:
             AccessDeniedError: If the proxy has callers, and this is no ``admin``.
             NameServiceError: If the proxy could not be asked; see `ProxyConnection`.
         """
+        check_name(job_id, what="job_id")
+        check_name(state_name, what="state_name")
         self._calls.call(
             StateDropDone,
             lambda request_id, session: DropState(
@@ -278,6 +281,7 @@ class StateOperations:
             AccessDeniedError: If the proxy has callers, and this is no ``admin``.
             NameServiceError: If the proxy could not be asked; see `ProxyConnection`.
         """
+        check_name(job_id, what="job_id")
         return self._calls.call(
             JobForgotten,
             lambda request_id, session: ForgetJob(
@@ -300,6 +304,7 @@ class StateOperations:
             AccessDeniedError: If the proxy has callers, and this is no ``admin``.
             NameServiceError: If the proxy could not be asked; see `ProxyConnection`.
         """
+        check_name(node_id, what="node_id")
         self._calls.call(
             AwayNodeForgotten,
             lambda request_id, session: ForgetAwayNode(

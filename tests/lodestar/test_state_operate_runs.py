@@ -102,6 +102,26 @@ def cluster(
         assert proxy.end().exit_code == 0
 
 
+@pytest.mark.proves("N5")
+@pytest.mark.parametrize("name", ["", "\udc80", "a\nb", "x" * 256])
+@pytest.mark.parametrize(
+    "verb", [("drop-state", "--yes", "flights"), ("forget-node",), ("drain",)]
+)
+def test_a_name_that_nothing_can_have(
+    ask: Ask, cluster: Cluster, verb: tuple[str, ...], name: str
+) -> None:
+    """
+    N5: bad usage, in one line.
+
+    A name that is no UTF-8 ended in a traceback of the encoder, and an empty one as
+    if the proxy were of an earlier version.
+    """
+    result = ask(verb[0], *cluster.token("operator"), *cluster.at, *verb[1:], name)
+    assert (result.exit_code, result.out) == (2, "")
+    assert result.err.startswith(f"lodestar {verb[0]}: ")
+    assert result.err.count("\n") == 1
+
+
 class TestNodes:
     """``lodestar nodes`` (N6)."""
 
