@@ -14,6 +14,7 @@ import re
 import sys
 import textwrap
 from importlib import import_module
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, final
 
 
@@ -41,6 +42,7 @@ _OPTIONS_WITHOUT_VERB: Final = frozenset({"-h", "--help", "-V", "--version"})
 _NOT_FROM_ENVIRONMENT: Final = frozenset({"help", "config", "print_config"})
 _KUBERNETES: Final = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_\w+)?)$")
 """How names end that Kubernetes sets for a service, as for one called lodestar-node."""
+_NEGATIVE: Final = re.compile(r"-(\d+|\d*\.\d+)$")
 _FLAGS: Final = {"1": True, "true": True, "0": False, "false": False}
 
 SERVING_VERBS: Final = frozenset({"server", "proxy", "node", "gateway", "sql"})
@@ -136,10 +138,39 @@ class ArgumentParser(argparse.ArgumentParser):
         """Parse; a verb tells of what it does not know itself, so of its own help."""
         if self.is_verb and args is not None:
             self._check_spelling(args)
+            args = self._options_first(args)
         parsed, unknown = super().parse_known_args(args, namespace)
         if unknown and self.is_verb:
             self.error(self._unknown_text(unknown[0]))
         return parsed, unknown
+
+    def _options_first(self, arguments: Sequence[str]) -> list[str]:
+        """
+        Return *arguments* with what are no options behind those.
+
+        argparse takes it for settled that there is no KEY once it finds an option
+        behind ``get JOB STATE`` (https://github.com/python/cpython/issues/59317).
+        """
+        options: list[str] = []
+        operands: list[str] = []
+        rest = iter(arguments)
+        for argument in rest:
+            if argument == "--":
+                operands += [argument, *rest]
+            elif not argument.startswith("-") or self._is_operand(argument):
+                operands.append(argument)
+            else:
+                options.append(argument)
+                action = self._option_string_actions.get(argument)
+                if action is not None and action.nargs != 0:
+                    options += islice(rest, 1)
+        return options + operands
+
+    def _is_operand(self, argument: str) -> bool:
+        # As argparse has it: a hyphen alone, a negative number, or a text with spaces.
+        return argument.partition("=")[0] not in self._option_string_actions and (
+            argument == "-" or _NEGATIVE.match(argument) is not None or " " in argument
+        )
 
     def _check_spelling(self, arguments: Sequence[str]) -> None:
         """Tell of a misspelt option before one is found missing: it may be the same."""

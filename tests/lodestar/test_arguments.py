@@ -388,6 +388,30 @@ class TestBadUsage:
 
 
 @pytest.mark.shells
+@pytest.mark.proves("N5")
+class TestOrder:
+    """Options and operands come in any order (N5)."""
+
+    @pytest.mark.parametrize(
+        ("typed", "operands"),
+        [
+            ("get J S --json K L", {"job": "J", "state": "S", "keys": ["K", "L"]}),
+            ("get J --json S --start -2 -5", {"state": "S", "keys": ["-5"]}),
+            ("get J S --json-key -- -K", {"keys": ["-K"], "json_key": True}),
+            ("get J S --log-level=info K", {"keys": ["K"], "log_level": "info"}),
+            ("watch-store J --json totals/", {"job": "J", "prefix": "totals/"}),
+            ("states --json J", {"job": "J"}),
+        ],
+    )
+    def test_operands_behind_an_option(
+        self, typed: str, operands: dict[str, object]
+    ) -> None:
+        """A KEY behind ``--json`` was called one argument too many."""
+        arguments = typed.split()
+        parsed = vars(make_parser(arguments[:1]).parse_args(arguments))
+        assert {name: parsed[name] for name in operands} == operands
+
+
 class TestInterrupt:
     @pytest.mark.parametrize("module", ["lodestar.observe", "lodestar.running"])
     def test_while_it_is_loading(self, module: str) -> None:
