@@ -35,6 +35,7 @@ from haservices.zookeeper.store import (
     cleanup_store,
 )
 from haservices.zookeeper.store_feeds import ZooKeeperStoreFeeds
+from haservices.zookeeper.store_turns import CommitTurns
 from nameservice import ForkGuard, SystemClock, check_component_id
 from retrieval import LeaderRetriever
 
@@ -83,6 +84,7 @@ class ZooKeeperHAServices:
             self._session, self._paths, self._fork_guard
         )
         self._guesses = StoreGuesses()
+        self._turns = CommitTurns()
         self._open = OpenServices(self._session.close)
         self._session.open()
 
@@ -141,7 +143,7 @@ class ZooKeeperHAServices:
         """Return the metadata of *job_id* that only its leader may write."""
         paths = self._component(job_id)
         driver = ZooKeeperStoreDriver(
-            self._session, paths, self._elections, self._guesses
+            self._session, paths, self._elections, self._guesses, self._turns
         )
         feeds = ZooKeeperStoreFeeds(self._session, paths, self._open)
         return LeaderStore(paths.component_id, driver, feeds=feeds)

@@ -3,7 +3,8 @@ The leader store on ZooKeeper: one node per path, one transaction per commit.
 
 A thin shell: what a commit asks of ZooKeeper, and what follows, is decided by
 `CommitCore` (store_core.py).  Each commit is one transaction that also checks
-the version of the holder's own node (holding_core.py).
+the version of the holder's own node (holding_core.py).  Commits of this process that
+share a path go one after another (store_turns.py).
 
 Values that are too many for one request with all their paths are written beforehand, as
 a bundle; the transaction then writes references to it (bundles.py).
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from haservices.zookeeper.paths import ComponentPaths
     from haservices.zookeeper.session import ZooKeeperSession
     from haservices.zookeeper.store_core import CommitEvent
+    from haservices.zookeeper.store_turns import CommitTurns
 
 
 __all__ = ["StoreGuesses", "ZooKeeperStoreDriver", "cleanup_store"]
@@ -73,11 +75,13 @@ class ZooKeeperStoreDriver:
         paths: ComponentPaths,
         elections: ZooKeeperElections,
         guesses: StoreGuesses,
+        turns: CommitTurns,
     ) -> None:
         self._session = session
         self._paths = paths
         self._elections = elections
         self._guesses = guesses
+        self._turns = turns
 
     def get(self, path: str) -> VersionedValue | None:
         """Return what is under *path*, or None."""
@@ -119,20 +123,21 @@ class ZooKeeperStoreDriver:
             )
 
         acl_size_bytes = self._session.connection.acl_size_bytes
-        core = CommitCore(
-            operations,
-            paths=self._paths,
-            known=self._guesses.known(
-                self._paths.stored(operation.path) for operation in operations
-            ),
-            size_of=lambda nodes: request_size_bytes(
-                nodes, acl_size_bytes=acl_size_bytes
-            ),
-            size_bytes_max=REQUEST_SIZE_BYTES_MAX,
-        )
-        event: CommitEvent | None = Started()
-        while event is not None:
-            event = self._follow(core, event, transact)
+        stored = [self._paths.stored(operation.path) for operation in operations]
+        seconds = self._session.config.connect_timeout_seconds
+        with self._turns.turn(stored, timeout_seconds=seconds):
+            core = CommitCore(
+                operations,
+                paths=self._paths,
+                known=self._guesses.known(stored),
+                size_of=lambda nodes: request_size_bytes(
+                    nodes, acl_size_bytes=acl_size_bytes
+                ),
+                size_bytes_max=REQUEST_SIZE_BYTES_MAX,
+            )
+            event: CommitEvent | None = Started()
+            while event is not None:
+                event = self._follow(core, event, transact)
 
     def _follow(
         self,

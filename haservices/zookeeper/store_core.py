@@ -6,9 +6,10 @@ Theory of operation
 ZooKeeper has no "write whatever is there": a node is either created or set.  For
 operations without a version we guess which, from what this process did last, and send
 the commit at once; only if a guess was wrong do we look, and send it again.  What was
-found then is a guess, too: the same leader may be committing on another thread.  So a
-path that need not be deleted is in the transaction all the same, as a check that it is
-not there.  A version is ZooKeeper's own plus one, since ours begin at 1.
+found then is a guess, too: a commit of ours that was never answered may come after it,
+or an operator change the store.  So a path that need not be deleted is in the
+transaction all the same, as a check that it is not there.  A version is ZooKeeper's own
+plus one, since ours begin at 1.
 
 ::
 

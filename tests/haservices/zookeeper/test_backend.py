@@ -8,6 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -723,27 +724,47 @@ class TestStore:
     def test_a_path_that_a_commit_deletes_is_gone_with_it_or_never_was_there(
         self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """L1: what another thread puts there meanwhile goes too, or comes all later."""
+        """L1: what another client puts there meanwhile goes too."""
         ha = cluster.open()
         _, _, session = cluster.lead(ha)
         store = ha.get_leader_store(JOB)
         store.put("state", b"begun", session=session)
         look = ZooKeeperStoreDriver._look
-        pairs = [[Put("lock", b"other"), Put("state", b"other")]]
+        others = [b"=other"]
 
-        def look_and_commit(
+        def look_and_write(
             driver: ZooKeeperStoreDriver, paths: Sequence[str]
         ) -> Looked:
             looked = look(driver, paths)
-            while pairs:
-                store.commit(pairs.pop(), session=session)
+            while others:
+                other = others.pop()
+                cluster.client.create(f"{cluster.top}/store/{JOB}/lock", other)
+                cluster.client.set(f"{cluster.top}/store/{JOB}/state", other)
             return looked
 
-        monkeypatch.setattr(ZooKeeperStoreDriver, "_look", look_and_commit)
+        monkeypatch.setattr(ZooKeeperStoreDriver, "_look", look_and_write)
         store.commit([Delete("lock"), Put("state", b"mine")], session=session)
         found = {path: store.get(path) for path in ("lock", "state")}
         values = {path: value and value.value for path, value in found.items()}
         assert values == {"lock": None, "state": b"mine"}
+
+    @pytest.mark.proves("L1")
+    def test_commits_of_one_leader_over_the_same_paths_do_not_fail_one_another(
+        self, cluster: Cluster
+    ) -> None:
+        """L1: four threads put and delete the same path, and no other client writes."""
+        _, store, session = cluster.lead_patiently()
+
+        def commit(thread_index: int) -> None:
+            for round_index in range(thread_index, thread_index + 50):
+                if round_index % 2:
+                    store.put("a", b"1", session=session)
+                else:
+                    store.delete("a", session=session)
+
+        with ThreadPoolExecutor(4) as threads:
+            for committing in [threads.submit(commit, index) for index in range(4)]:
+                committing.result()
 
     def test_a_version_that_must_not_exist_is_checked_for_deletions_too(
         self, cluster: Cluster

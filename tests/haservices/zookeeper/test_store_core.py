@@ -219,7 +219,7 @@ class TestFailures:
     def test_what_is_not_there_when_we_look_must_not_be_there_when_it_is_sent(
         self,
     ) -> None:
-        """L1: another thread of the same leader may put it there in between."""
+        """L1: a commit that was never answered may put it there in between."""
         core = core_of(Delete("a"))
         core.step(Started())
         assert core.step(CommitFailed(index=0, error=MISSING)) == (
