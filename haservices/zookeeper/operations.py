@@ -99,13 +99,17 @@ class ZooKeeperOperations:
         found = []
         for paths, queue, node in zip(components, queues, nodes, strict=True):
             if queue or node is not None:
-                is_granted = bool(queue) and queue[0].record.is_granted
+                leader = _leader_of(node, paths)
+                # The leader is read later, and may have been granted since.
+                epochs = [] if leader is None else [leader.epoch]
+                if queue and queue[0].record.is_granted:
+                    epochs.append(queue[0].stat.created_zxid)
                 found.append(
                     ComponentInformation(
                         component_id=paths.component_id,
-                        leader=_leader_of(node, paths),
+                        leader=leader,
                         contender_count=len(queue),
-                        epoch=queue[0].stat.created_zxid if is_granted else None,
+                        epoch=max(epochs, default=None),
                     )
                 )
         return found

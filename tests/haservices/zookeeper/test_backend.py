@@ -22,7 +22,9 @@ from haservices.testing.tcp_proxy import TCPProxy
 from haservices.testing.zookeeper_server import ZooKeeperServer
 from haservices.zookeeper.backend import ZooKeeperHAServices
 from haservices.zookeeper.calls import BlockingCalls
+from haservices.zookeeper.operations import ZooKeeperOperations
 from haservices.zookeeper.packing import unused_bundles
+from haservices.zookeeper.paths import ComponentPaths
 from haservices.zookeeper.reading import read_children
 from haservices.zookeeper.session import ZooKeeperSession
 from haservices.zookeeper.store import ZooKeeperStoreDriver
@@ -911,6 +913,30 @@ class TestOperations:
         assert f"[{os.getpid()}]" in information.client
         (component,) = ha.operations.leaders()
         assert component.epoch == session.epoch
+
+    @pytest.mark.proves("N6")
+    def test_a_leader_is_never_shown_beside_an_older_epoch(
+        self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """N6: also where the leadership changes hands while it is looked at."""
+        old, new = cluster.open(), cluster.open()
+        cluster.lead(old, "old:1")
+        _, successor = cluster.contend(new, "new:1")
+        read = ZooKeeperOperations._queues
+
+        def read_and_hand_over(
+            operations: ZooKeeperOperations, components: Sequence[ComponentPaths]
+        ) -> object:
+            queues = read(operations, components)
+            old.close()
+            successor.wait_for_confirm()
+            return queues
+
+        monkeypatch.setattr(ZooKeeperOperations, "_queues", read_and_hand_over)
+        (component,) = new.operations.leaders()
+        assert component.leader is not None
+        assert component.leader.address == "new:1"
+        assert component.epoch == component.leader.epoch
 
     def test_guarantees(self, cluster: Cluster) -> None:
         """What is promised beyond the common contract, and what is not."""
