@@ -157,6 +157,7 @@ class StoreWatch:
         self._must_list = False
         self._is_out_of_reach = False
         self._is_closed = False
+        self._must_close_feed = False
         self._feed = feeds.open(path, prefix, self._changed)
         try:
             feeds.keep(self)
@@ -215,7 +216,8 @@ class StoreWatch:
         if self._fork_guard.is_inherited or self._is_closed:
             return
         self.begin_close()
-        self._feed.close()
+        self._must_close_feed = True
+        self._close_feed()
 
     def begin_close(self) -> None:
         """Do as `close`, but leave it to the end of the session to tell anybody."""
@@ -244,6 +246,12 @@ class StoreWatch:
 
     def _advance(self) -> None:
         """Find the next change, if there is one; ask at most once for more."""
+        try:
+            self._step()
+        finally:
+            self._close_feed()
+
+    def _step(self) -> None:
         with self._step_lock:
             try:
                 if self._ready is None and not self._is_closed:
@@ -257,6 +265,21 @@ class StoreWatch:
                     raise
             else:
                 self._is_out_of_reach = False
+
+    def _close_feed(self) -> None:
+        """
+        Close the feed if it must be, unless it is just being asked.
+
+        A question that is under way may yet register something.  The thread that asks
+        it calls this after its step.
+        """
+        while self._must_close_feed and self._step_lock.acquire(blocking=False):
+            try:
+                must_close, self._must_close_feed = self._must_close_feed, False
+                if must_close:
+                    self._feed.close()
+            finally:
+                self._step_lock.release()
 
     def _find(self) -> StoreChange | None:
         change = self._read_pending()
