@@ -70,20 +70,20 @@ class ReadFloors:
         self._by_group: dict[int, Floor] = {}
 
     def check(
-        self, node_id: str, storage_keys: Iterable[bytes], seen: Floor
+        self, node_id: str, key_groups: Iterable[int], seen: Floor
     ) -> Floor | None:
         """
         Take note of an answer that is new enough, or return how new it should be.
 
         Args:
             node_id: Who answered.
-            storage_keys: To what; no key stands for all that the node holds.
+            key_groups: For which key groups.
             seen: As of what.
         """
         floor = self._by_node.get(node_id, _NOTHING)
         if self._by_group:
-            for key in storage_keys:
-                moved = self._by_group.get((key[0] << 8) | key[1])
+            for group in key_groups:
+                moved = self._by_group.get(group)
                 if moved is not None and moved > floor:
                     floor = moved
         if seen < floor:

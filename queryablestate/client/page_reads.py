@@ -360,11 +360,11 @@ class PageReads:
             return None  # it is another state of the same name
         route, seen = read.route, floor_of_reading(reading)
         node_id = route.node_ids[read.node_index]
+        owners = enumerate(route.owners)
+        groups = (group for group, one in owners if one == read.node_index)
         if present is route:
-            floor = traffic.floors.check(node_id, (), seen)
+            floor = traffic.floors.check(node_id, groups, seen)
         else:
-            owners = enumerate(route.owners)
-            groups = (group for group, one in owners if one == read.node_index)
             floor = traffic.floors.check_late(node_id, groups, seen, present)
         if floor is None:
             traffic.pause_ns = 0

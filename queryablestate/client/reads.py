@@ -265,10 +265,10 @@ class KeyReads:
             seen = (reading.generation, -1 if batch_id is None else batch_id)
             node_id = route.node_ids[lane.node_index]
             present = traffic.route
+            groups = map(group_of, flight.keys)
             if present is None or present is route:
-                floor = traffic.floors.check(node_id, flight.keys, seen)
+                floor = traffic.floors.check(node_id, groups, seen)
             else:
-                groups = map(group_of, flight.keys)
                 floor = traffic.floors.check_late(node_id, groups, seen, present)
             if floor is not None:
                 self._too_old(flight, seen, floor)

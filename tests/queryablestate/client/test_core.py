@@ -2039,6 +2039,29 @@ class TestNodeReads:
         assert read.is_done
 
     @pytest.mark.proves("Q1")
+    def test_a_page_is_no_older_than_what_was_seen_of_a_group_that_moved(self) -> None:
+        """The node that has it now may be behind the one that had answered."""
+        talk, route = self.routed(state_of())
+        (ask,) = talk.ask(talk.node_read(route, 0, self.SCAN))
+        reading = Reading(generation=2, batch_id=5, age_ms=0)
+        talk.say(Told(request_id=number_of(ask), reading=reading), [])
+        talk.state.version = 2
+        talk.state.owners = (1,) * 8
+        refreshed = talk.route_read(stale=route)
+        (describe,) = talk.ask(refreshed)
+        talk.describe(describe)
+        assert refreshed.route is not None
+        read = talk.node_read(refreshed.route, 1, self.SCAN)
+        (ask,) = talk.ask(read)
+        older = Reading(generation=2, batch_id=4, age_ms=0)
+        assert talk.say(Told(request_id=number_of(ask), reading=older), []) == ()
+        assert not read.is_done
+        (again,) = talk.wait_for_deadline()
+        assert asked(again).min_batch_id == 5
+        talk.say(Told(request_id=number_of(again), reading=reading), [])
+        assert read.is_done
+
+    @pytest.mark.proves("Q1")
     def test_a_route_of_before_is_held_against_the_floor(self) -> None:
         """A page that was long under way may be older than what came meanwhile."""
         talk, route = self.routed(state_of())

@@ -11,7 +11,7 @@ from queryablestate.wire.questions import Reading
 from tests.queryablestate.scripted_state import ScriptedState
 
 
-GROUP_0, GROUP_1 = b"\0\0key", b"\0\1key"
+GROUP_0, GROUP_1 = 0, 1
 
 
 def route(*owners: int) -> Route:
