@@ -66,23 +66,29 @@ def main(lifeline_fd: int, command: list[str]) -> NoReturn:
     # A handler, for a signal that is ignored wakes no thread.
     signal.signal(signal.SIGCHLD, _wake)
 
+    poll = select.poll()
+    poll.register(lifeline, select.POLLIN)
+    if poll.poll(0):  # nothing is ever sent to us: it was closed
+        _end_group()
+    poll.register(wake_reader, select.POLLIN)
+
     guardian_pid = os.getpid()
     child_pid = os.fork()
     if child_pid == 0:
         _become(command, guardian_pid)
-
-    poll = select.poll()
-    poll.register(lifeline, select.POLLIN)
-    poll.register(wake_reader, select.POLLIN)
     while True:
         ready = {descriptor for descriptor, _ in poll.poll()}
         if lifeline.fileno() in ready:
-            break  # nothing is ever sent to us: it was closed
+            break
         os.read(wake_reader, 1)
         ended_pid, status = os.waitpid(child_pid, os.WNOHANG)
         if ended_pid:
             lifeline.sendall(str(os.waitstatus_to_exitcode(status)).encode("ascii"))
             break
+    _end_group()
+
+
+def _end_group() -> NoReturn:
     os.killpg(0, signal.SIGKILL)
     raise AssertionError("a process outlived its own SIGKILL")
 

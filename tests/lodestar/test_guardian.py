@@ -73,6 +73,26 @@ def wait_for_end(reader: int) -> None:
 
 
 @pytest.mark.proves("N7")
+def test_no_command_begins_once_its_elect_is_gone() -> None:
+    """N7: another may lead by then, and its command run already."""
+    ours, theirs = socket.socketpair()
+    ours.close()
+    script = (
+        "import os, sys, lodestar.guardian as guardian\n"
+        "os.fork = lambda: os._exit(9)\n"
+        "guardian.main(int(sys.argv[1]), ['true'])\n"
+    )
+    with theirs:
+        ended = subprocess.run(
+            [sys.executable, "-c", script, str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            start_new_session=True,
+            check=False,
+        )
+    assert ended.returncode == -signal.SIGKILL
+
+
+@pytest.mark.proves("N7")
 class TestWord:
     @pytest.mark.parametrize(
         ("script", "word"),
