@@ -127,7 +127,8 @@ def start_nodes(
     Raises:
         ConfigurationError: If a setting cannot be used; says what to change.
         UnreachableError: If there were not enough executors in time, or a node did not
-            start; says why.
+            start; says why.  As after any other error, none that this call has started
+            is left.
     """
     check_session(spark, "start_nodes")
     if isinstance(config, str):
@@ -160,8 +161,6 @@ def start_nodes(
     wanted_count = (
         1 if _is_local(context) else executor_count or _executor_count(context)
     )
-    clock = SystemClock()
-    deadline_ns = clock.now_ns() + seconds_to_ns(timeout_seconds)
     order = NodeOrder(
         data_dir=os.fspath(data_dir),
         settings=config.to_settings(),
@@ -177,33 +176,46 @@ def start_nodes(
     start = _starting(
         order, nodes_per_executor, is_loopback=checked.bind_endpoint.is_loopback
     )
+    _wait_for_executors(context, wanted_count, timeout_seconds)
+    try:
+        nodes = _started(
+            context, start, wanted_count, nodes_per_executor, timeout_seconds
+        )
+    except BaseException:
+        # The caller gets no handle of them, whichever round they are of.
+        _stop_started(context, order)
+        raise
+    return ExecutorNodes(context, nodes)
+
+
+def _started(
+    context: SparkContext,
+    start: _Action,
+    executor_count: int,
+    nodes_per_executor: int,
+    timeout_seconds: float,
+) -> list[RunningNode]:
+    """Ask executors to *start* their nodes until as many as are wanted have them."""
+    clock = SystemClock()
+    deadline_ns = clock.now_ns() + seconds_to_ns(timeout_seconds)
     while True:
-        left_seconds = max(0.0, (deadline_ns - clock.now_ns()) / NS_PER_SECOND)
-        _wait_for_executors(context, wanted_count, left_seconds)
         answers = _on_each_executor(context, start)
-        is_refused = any("error" in answer for answer in answers)
-        if is_refused or len(answers) >= wanted_count * nodes_per_executor:
-            break
+        for answer in answers:
+            if "error" in answer:
+                raise _error_of(answer, timeout_seconds)
+        if len(answers) >= executor_count * nodes_per_executor:
+            return [RunningNode(**answer) for answer in answers]
         if clock.now_ns() >= deadline_ns:
-            ExecutorNodes(context, [RunningNode(**one) for one in answers]).stop()
             raise UnreachableError(
-                f"{wanted_count} executors",
+                f"{executor_count} executors",
                 timeout_seconds,
                 f"only {len(answers) // nodes_per_executor} could start their nodes",
             )
         # An executor that has just died counts until Spark notices.  Those that have
         # their nodes keep them, so it can be asked again.
         threading.Event().wait(_POLL_SECONDS)
-    nodes = [RunningNode(**answer) for answer in answers if "error" not in answer]
-    handle = ExecutorNodes(context, nodes)
-    errors = [answer for answer in answers if "error" in answer]
-    if errors:
-        handle.stop()
-        message = str(errors[0]["error"])
-        if errors[0]["type"] == ConfigurationError.__name__:
-            raise ConfigurationError(message)
-        raise UnreachableError("the nodes of the executors", timeout_seconds, message)
-    return handle
+        left_seconds = max(0.0, (deadline_ns - clock.now_ns()) / NS_PER_SECOND)
+        _wait_for_executors(context, executor_count, left_seconds)
 
 
 @final
@@ -238,17 +250,15 @@ class ExecutorNodes:
                 return
             self._is_stopped = True
         elsewhere = [node for node in self.nodes if not _is_here(node)]
-        _stop_here(self.nodes)
+        _warn_of(_stop_here(self.nodes), "they do not end")
         if not elsewhere or self._context._jsc is None:  # noqa: SLF001 (None once stopped; there is no public way to ask)
             return
         try:
-            _on_each_executor(self._context, _stopping(elsewhere))
+            left = _on_each_executor(self._context, _stopping(elsewhere))
         except Exception as error:  # noqa: BLE001 (Py4J's, if the application ends)
-            get_logger(component="executor-nodes").warning(
-                "nodes.left",
-                node_ids=[one.node_id for one in elsewhere],
-                error=str(error)[:200],
-            )
+            _warn_of(elsewhere, str(error))
+        else:
+            _warn_of([RunningNode(**one) for one in left], "they do not end")
 
     def __enter__(self) -> Self:
         return self
@@ -394,12 +404,45 @@ def _failed(error: NameServiceError) -> dict[str, Any]:
     return {"error": str(error), "type": type(error).__name__}
 
 
+def _error_of(answer: dict[str, Any], timeout_seconds: float) -> NameServiceError:
+    """Return what to raise for what `_failed` has returned."""
+    message = str(answer["error"])
+    if answer["type"] == ConfigurationError.__name__:
+        return ConfigurationError(message)
+    return UnreachableError("the nodes of the executors", timeout_seconds, message)
+
+
+def _stop_started(context: SparkContext, order: NodeOrder) -> None:
+    """
+    Stop all nodes that were started by *order*, also those that no answer told of.
+
+    One that is still starting ends by itself: the worker that it would tell is gone.
+    """
+
+    def stop(_place: _Place | None) -> Iterator[dict[str, Any]]:
+        started = [
+            node
+            for node in read_slots(Path(order.data_dir))
+            if node.token == order.token
+        ]
+        yield from map(asdict, _stop_here(started))
+
+    try:
+        answers = (
+            list(stop(None)) if _is_local(context) else _on_each_executor(context, stop)
+        )
+        _warn_of([RunningNode(**one) for one in answers], "they do not end")
+    except Exception as error:  # noqa: BLE001 (Py4J's; the caller gets the first error)
+        get_logger(component="executor-nodes").warning(
+            "nodes.left", error=str(error)[:200]
+        )
+
+
 def _stopping(nodes: Sequence[RunningNode]) -> _Action:
     """Return what stops those of *nodes* that are where it is called."""
 
     def stop(_place: _Place) -> Iterator[dict[str, Any]]:
-        _stop_here(nodes)
-        yield from ()
+        yield from map(asdict, _stop_here(nodes))
 
     return stop
 
@@ -411,22 +454,38 @@ def _is_here(node: RunningNode) -> bool:
     return node.processes == processes_seen() and node in read_slots(slot.parent)
 
 
-def _stop_here(nodes: Iterable[RunningNode]) -> None:
-    """Stop those of *nodes* that run here, and wait until they have ended."""
+def _stop_here(nodes: Iterable[RunningNode]) -> list[RunningNode]:
+    """
+    Stop those of *nodes* that run here, and wait until they have ended.
+
+    Returns:
+        Those that did not end though they were killed, as where a disk hangs.
+    """
     ending = [node for node in nodes if _is_here(node)]
-    for node in ending:
-        _signal(node, signal.SIGTERM)
     clock = SystemClock()
-    deadline_ns = clock.now_ns() + seconds_to_ns(_STOP_TIMEOUT_SECONDS)
-    is_killed = False
-    # Another node may take the slot as soon as one has ended.
-    while ending := [node for node in ending if holder_of(Path(node.slot)) == node.pid]:
-        if clock.now_ns() >= deadline_ns and not is_killed:
-            is_killed = True
-            for node in ending:
-                _signal(node, signal.SIGKILL)
-        # A process without a parent tells no other of its end.
-        threading.Event().wait(_POLL_SECONDS)
+    for number, timeout_seconds in (
+        (signal.SIGTERM, _STOP_TIMEOUT_SECONDS),
+        (signal.SIGKILL, _KILL_TIMEOUT_SECONDS),
+    ):
+        for node in ending:
+            _signal(node, number)
+        deadline_ns = clock.now_ns() + seconds_to_ns(timeout_seconds)
+        # Another node may take the slot as soon as one has ended.
+        while ending := [
+            node for node in ending if holder_of(Path(node.slot)) == node.pid
+        ]:
+            if clock.now_ns() >= deadline_ns:
+                break
+            # A process without a parent tells no other of its end.
+            threading.Event().wait(_POLL_SECONDS)
+    return ending
+
+
+def _warn_of(left: Sequence[RunningNode], reason: str) -> None:
+    if left:
+        get_logger(component="executor-nodes").warning(
+            "nodes.left", node_ids=[node.node_id for node in left], error=reason[:200]
+        )
 
 
 def _signal(node: RunningNode, number: signal.Signals) -> None:

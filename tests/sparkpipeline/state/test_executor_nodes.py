@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from attrs import asdict
 from pyspark.sql import SparkSession
+from structlog.testing import capture_logs
 
 from haservices import HAConfig, open_ha_services
 from leaderserver import LeaderServer, ServerConfig
@@ -24,6 +25,7 @@ from nameservice import ConfigurationError, UnreachableError
 from queryablestate.proxy.config import ProxyConfig
 from queryablestate.proxy.server import QueryStateProxyServer
 from sparkpipeline import start_nodes
+from sparkpipeline.state import executor_nodes
 from sparkpipeline.state.executor_node_process import (
     NodeOrder,
     RunningNode,
@@ -35,7 +37,12 @@ from sparkpipeline.state.executor_node_process import (
     read_slots,
     start_time_of,
 )
-from sparkpipeline.state.executor_nodes import _is_here, _spawn, _stop_here
+from sparkpipeline.state.executor_nodes import (
+    ExecutorNodes,
+    _is_here,
+    _spawn,
+    _stop_here,
+)
 from tests.recording import wait_until
 
 
@@ -132,6 +139,54 @@ class TestLocalMode:
             with pytest.raises(UnreachableError, match="has no leader"):
                 start_nodes(spark, config, data_dir=tmp_path, timeout_seconds=0.5)
         assert read_slots(tmp_path) == []
+
+    @pytest.mark.parametrize("fails", ["_on_each_executor", "_wait_for_executors"])
+    def test_an_error_of_a_later_round_leaves_no_node_of_an_earlier_one(
+        self,
+        spark: SparkSession,
+        config: HAConfig,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        fails: str,
+    ) -> None:
+        """
+        The executor that has answered nothing is asked again, and then Spark fails.
+
+        The caller had no handle, and the nodes ran on.
+        """
+        ask = executor_nodes._on_each_executor
+
+        def lose_answers(*arguments: Any) -> list[dict[str, Any]]:
+            ask(*arguments)
+            assert len(read_slots(tmp_path)) == 1
+            monkeypatch.setattr(executor_nodes, fails, fail)
+            return []
+
+        def fail(*_arguments: Any) -> None:
+            message = "the stage failed"
+            raise RuntimeError(message)
+
+        monkeypatch.setattr(executor_nodes, "_on_each_executor", lose_answers)
+        with pytest.raises(RuntimeError, match="the stage failed"):
+            start_nodes(spark, config, data_dir=tmp_path)
+        assert read_slots(tmp_path) == []
+
+    def test_nodes_of_an_earlier_call_outlive_the_error_of_a_later_one(
+        self, spark: SparkSession, config: HAConfig, tmp_path: Path
+    ) -> None:
+        """One more cannot be started: those that serve were stopped with it."""
+        with start_nodes(spark, config, data_dir=tmp_path) as nodes:
+            with pytest.raises(ConfigurationError, match=r"taken\.key"):
+                start_nodes(
+                    spark,
+                    config,
+                    data_dir=tmp_path,
+                    nodes_per_executor=2,
+                    curve_public_key_file=tmp_path / "taken.key",
+                    curve_secret_key_file=tmp_path / "taken.key_secret",
+                    allow_list_file=tmp_path / "allowed",
+                )
+            assert read_slots(tmp_path) == list(nodes.nodes)
 
 
 class TestMistakes:
@@ -312,6 +367,12 @@ with _held_slot(Path(sys.argv[1])):
     sys.stdin.read()
 """
 
+HOLDER_WITH_CHILD = HOLDER.replace(
+    "    print(",
+    "    import os; os.fork() or (sys.stdin.read(), os._exit(0))\n    print(",
+)
+_NO_CONTEXT: Any = None
+
 
 def put_running(data_dir: Path, pid: int) -> RunningNode:
     """Leave what a node says of itself in the first slot, and return it."""
@@ -358,6 +419,26 @@ class TestSlots:
                 assert process.poll() is None
             finally:
                 process.kill()
+
+    def test_stopping_does_not_wait_for_ever_for_what_a_kill_does_not_end(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A disk that hangs: the slot stays held, here by a child of the node."""
+        for limit in ("_STOP_TIMEOUT_SECONDS", "_KILL_TIMEOUT_SECONDS"):
+            monkeypatch.setattr(executor_nodes, limit, 0.5)
+        with subprocess.Popen(
+            [sys.executable, "-c", HOLDER_WITH_CHILD, str(tmp_path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=ROOT,
+        ) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"held\n"
+            node = put_running(tmp_path, process.pid)
+            with capture_logs() as logs:
+                ExecutorNodes(_NO_CONTEXT, [node]).stop()
+            assert process.wait() == -signal.SIGTERM
+        assert [line["event"] for line in logs] == ["nodes.left"]
 
     def test_stopping_does_not_wait_for_the_next_node_in_a_slot(
         self, tmp_path: Path
