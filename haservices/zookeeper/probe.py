@@ -62,8 +62,13 @@ class ZooKeeperProbe:
             target=self._run, name="zookeeper-probe-end", daemon=True
         )
         self._loop.start()
+        try:
+            self._thread.start()
+        except BaseException:  # there may be no more threads
+            self._loop.stop()
+            raise
+        # Not before: it is that thread that ends the connection.
         self._loop.call(self._connection.start)
-        self._thread.start()
 
     @property
     def is_over(self) -> bool:

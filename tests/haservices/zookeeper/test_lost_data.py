@@ -14,7 +14,8 @@ from haservices import HAConfig, HAServices, open_ha_services
 from haservices.testing import ZooKeeperServer
 from haservices.zookeeper import session as zookeeper_session
 from haservices.zookeeper.probe import ZooKeeperProbe
-from nameservice import ConfigurationError, RemoteProtocolError
+from nameservice import ConfigurationError, RemoteProtocolError, SystemClock
+from tests.exhausted_threads import no_more_threads
 from tests.lodestar.running import WAIT_SECONDS, Running
 from tests.recording import ConfirmingContender, RecordingListener
 
@@ -157,6 +158,20 @@ class TestLostData:
             server.start()
             contender.wait_for_confirm(3)
             assert contender.errors == ()
+
+    def test_a_probe_that_cannot_have_all_its_threads_leaves_none(
+        self, tmp_path: Path
+    ) -> None:
+        """E8: each attempt left a thread and a connection until the process ended."""
+        with ZooKeeperServer(tmp_path) as server:
+            config = HAConfig(url=server.url, **TIMEOUTS)
+            before = set(threading.enumerate())
+            with (
+                no_more_threads("zookeeper-probe-end"),
+                pytest.raises(RuntimeError, match="new thread"),
+            ):
+                ZooKeeperProbe(config, SystemClock(), tell=print)
+            assert set(threading.enumerate()) <= before
 
     def test_elect_ends(self, tmp_path: Path) -> None:
         """E8, N7: so that its supervisor starts it again, among the others."""
