@@ -218,7 +218,8 @@ class FrameReader:
         Return the next frame.
 
         Raises:
-            EOFError: If the other side has ended; `asyncio.IncompleteReadError` is one.
+            EOFError: If the other side has ended, or sends what is no frame: it is
+                broken; `asyncio.IncompleteReadError` is one.
         """
         if self._size is None:
             self._size = int.from_bytes(await self._reader.readexactly(4), "big")
@@ -226,4 +227,7 @@ class FrameReader:
             raise EOFError
         data = await self._reader.readexactly(self._size)
         self._size = None
-        return self._decoder.decode(data)
+        try:
+            return self._decoder.decode(data)
+        except msgspec.MsgspecError as error:
+            raise EOFError from error

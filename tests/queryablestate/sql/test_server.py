@@ -674,6 +674,31 @@ class TestLimits:
 
         assert asyncio.run(refusals()) == ["57P01", "53000"]
 
+    def test_a_worker_that_says_what_cannot_be_read_is_ended_and_counted(
+        self, served: Served
+    ) -> None:
+        """
+        The statement is told so, and another worker is started in its place.
+
+        Its connection was closed without a word, and there was a worker less for good.
+        """
+
+        async def ended() -> tuple[str, int]:
+            workers = one_worker(served)
+            await workers.start()
+            try:
+                await ask(workers)
+                (process,) = workers._all
+                process._frames._reader.feed_data(b"\0\0\0\x01?")
+                with pytest.raises(SQLError) as refused:
+                    await ask(workers)
+                await ask(workers)
+                return refused.value.sqlstate, workers.restart_count
+            finally:
+                await workers.close()
+
+        assert asyncio.run(ended()) == ("57P01", 1)
+
     def test_a_worker_that_is_killed_costs_its_statement(self, served: Served) -> None:
         """And is replaced."""
         with (
