@@ -27,7 +27,12 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, final
 
-from nameservice import LocalProtocolError, NameServiceError, StorageError
+from nameservice import (
+    DidNotHappenError,
+    LocalProtocolError,
+    NameServiceError,
+    StorageError,
+)
 from nameservice.clock import NS_PER_MS, NS_PER_SECOND, NS_PER_US
 from queryablestate.control.chains import extend_chain, lagging_nodes, prunable_entries
 from queryablestate.control.changes import Change, Turn, Write
@@ -245,6 +250,19 @@ class Commits:
                 self._forget_if_unwanted(commit)
         return effects
 
+    def rights_replaced(self) -> list[ControlEffect]:
+        """
+        Refuse what is not decided yet: its writer may have lost the right (rule C1).
+
+        Writers ask again by themselves, and what they may do is looked up anew.
+        """
+        effects: list[ControlEffect] = []
+        for commit in self._verifying():
+            effects += self._fail(commit, _rights_replaced())
+        for commit in self._commits.values():
+            commit.is_outdated = True  # what waits to be written finds out
+        return effects
+
     def refuse_all(self, error: NameServiceError) -> list[ControlEffect]:
         """Refuse everybody who waits."""
         effects: list[ControlEffect] = []
@@ -300,6 +318,8 @@ class Commits:
     ) -> Write | Sequence[Outcome]:
         """Check once more, now that nothing can come between, and write."""
         self._now_ns = now_ns
+        if commit.is_outdated:
+            raise _rights_replaced()
         request, verification = commit.request, commit.verification
         problem = self._control.problem_of(request.job_id)
         if problem is not None:
@@ -409,6 +429,10 @@ class Commits:
             },
         )
         return RefuseWriter(link=waiter.link, request_id=waiter.request_id, error=error)
+
+
+def _rights_replaced() -> DidNotHappenError:
+    return DidNotHappenError("the rights of callers were replaced: ask again")
 
 
 def _states_of(decided: JobChange | Repeated) -> tuple[BatchState, ...]:

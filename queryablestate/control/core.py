@@ -62,6 +62,7 @@ from queryablestate.control.events import (
     LinkClosed,
     LinkId,
     NodeSpoke,
+    RightsReplaced,
     StoreFailed,
     StoreWritten,
     TimePassed,
@@ -335,6 +336,8 @@ class ControlCore:
                 self._restores.link_closed(link)
                 self._adoptions.link_closed(link)
                 return self._membership.link_closed(link, now_ns=now_ns)
+            case RightsReplaced():
+                return self._commits.rights_replaced()
             case StoreWritten():
                 return self._store_written(now_ns)
             case StoreFailed(error=error, is_certain=is_certain):

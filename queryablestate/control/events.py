@@ -24,6 +24,7 @@ __all__ = [
     "LinkClosed",
     "LinkId",
     "NodeSpoke",
+    "RightsReplaced",
     "StoreFailed",
     "StoreWritten",
     "TimePassed",
@@ -81,6 +82,11 @@ class LinkClosed:
 
 
 @frozen(kw_only=True)
+class RightsReplaced:
+    """Callers may do other things than before: what `WriterAsked` says is outdated."""
+
+
+@frozen(kw_only=True)
 class StoreWritten:
     """The leader store has taken the operations of the last `WriteStore`."""
 
@@ -105,5 +111,11 @@ class TimePassed:
 
 
 ControlEvent: TypeAlias = (
-    WriterAsked | NodeSpoke | LinkClosed | StoreWritten | StoreFailed | TimePassed
+    WriterAsked
+    | NodeSpoke
+    | LinkClosed
+    | RightsReplaced
+    | StoreWritten
+    | StoreFailed
+    | TimePassed
 )

@@ -68,6 +68,7 @@ class PendingCommit:
         waiters: Who is to be told.
         sequence: Its place in the chain, from APPLYING on.
         is_repeated: Whether it had been decided before it was asked for.
+        is_outdated: Whether rights were replaced since it was asked for.
     """
 
     key: CommitKey
@@ -80,6 +81,7 @@ class PendingCommit:
     waiters: list[CommitWaiter] = Factory(list)
     sequence: int = 0
     is_repeated: bool = False
+    is_outdated: bool = False
 
     @property
     def deadline_ns(self) -> int:

@@ -40,7 +40,7 @@ from nameservice import (
 from nameservice.observation import JobStanding, Observation, StateFreshness
 from nameservice.version import package_version
 from queryablestate.control.direct_readers import direct_lease_ns
-from queryablestate.control.events import NodeSpoke, WriterAsked
+from queryablestate.control.events import NodeSpoke, RightsReplaced, WriterAsked
 from queryablestate.proxy.cache import ResultCache
 from queryablestate.proxy.direct_tickets import DirectTickets
 from queryablestate.proxy.leadership import ProxyControl
@@ -260,6 +260,7 @@ class ProxyLoop:
         self._sessions.limit(config.session_count_max)
         self._tickets.config = config
         self._nodes.access = config.access
+        self.control.step(RightsReplaced())
         self.control.limit(
             config.control_limits, waiting_count_max=config.pending_count_max
         )

@@ -29,6 +29,7 @@ from queryablestate.control.events import (
     LinkClosed,
     LinkId,
     NodeSpoke,
+    RightsReplaced,
     StoreFailed,
     StoreWritten,
     TimePassed,
@@ -122,6 +123,43 @@ def committed(
 def asked(request: CommitBatch, link: LinkId = DRIVER) -> WriterAsked:
     """Return that a writer asked."""
     return WriterAsked(link=link, request=request, wall_clock_us=WALL_US)
+
+
+@pytest.mark.proves("C1")
+class TestRights:
+    """A writer may lose the right to write while its commit waits."""
+
+    def test_what_waits_for_nodes_is_asked_for_again(self) -> None:
+        """C1: it was decided when they had answered, for one that had lost it."""
+        plane = Plane()
+        plane.start_job()
+        request = commit(1, 0, stage(1, a=1))
+        plane.step(asked(request))
+        (effect,) = plane.step(RightsReplaced())
+        assert isinstance(effect, RefuseWriter)
+        assert isinstance(effect.error, DidNotHappenError)
+        said = verified("a", verify_id(0, stage(1, a=1)))
+        assert plane.step(_spoke(LINK_A, said)) == ()
+        assert plane.step(asked(request)) != ()
+
+    def test_what_waits_to_be_written_is_asked_for_again(self) -> None:
+        """C1: as where the leader store is slow; what is being written is written."""
+        plane = Plane()
+        plane.start_job()
+        first, second = (commit(1, n, stage(n + 1, a=1)) for n in (0, 1))
+        plane.step(asked(first))
+        (write,) = plane.step(
+            _spoke(LINK_A, verified("a", verify_id(0, stage(1, a=1))))
+        )
+        assert isinstance(write, WriteStore)
+        plane.step(asked(second, AGAIN))
+        plane.step(_spoke(LINK_A, verified("a", verify_id(1, stage(2, a=1)))))
+        assert plane.step(RightsReplaced()) == ()
+        refused, *told = plane.step(StoreWritten())[::-1]
+        assert isinstance(refused, RefuseWriter)
+        assert isinstance(refused.error, DidNotHappenError)
+        assert refused.link == AGAIN
+        assert told
 
 
 class TestPhases:

@@ -473,6 +473,20 @@ class TestChanges:
             assert is_refused(peer.answer(number), NOT_LEADER)
             closer.join(30)
 
+    @pytest.mark.proves("C1", "C4")
+    def test_a_commit_that_waits_is_asked_for_again_under_new_rights(
+        self, stage: ProxyStage, node: ScriptedNode
+    ) -> None:
+        """C1: its writer may have none by now; asking again is up to the client."""
+        with ScriptedPeer(stage.proxy.address, keeps_unread=True) as peer:
+            peer.hello()
+            state = peer.make_state()
+            number = commit(peer, state.state_number, timeout_ms=60_000)
+            while not isinstance(node.receive(), VerifyStages):
+                pass
+            stage.proxy.reconfigure(ProxyConfig())
+            assert is_refused(peer.answer(number), "did-not-happen")
+
     @pytest.mark.proves("C4")
     def test_a_commit_waits_no_longer_than_it_may(self, tmp_path: Path) -> None:
         """C4: ``commit_timeout_seconds_max`` is above what the writer wants."""
