@@ -61,7 +61,7 @@ class Shares(Generic[T]):
         return iter(self._owners)
 
     def limit(self, count_max: int) -> None:
-        """Have so many places from the next `take` on."""
+        """Have *count_max* places from the next `take` on."""
         self._count_max = count_max
 
     def has_part(self, owner: Hashable, size_bytes: int) -> bool:

@@ -80,6 +80,7 @@ class TestCommandLine:
         assert within(loaded, "lodestar") == [
             "lodestar",
             "lodestar.__main__",
+            "lodestar.streams",
             "lodestar.verbs",
         ]
         assert within(loaded, "nameservice", "haservices", "zmq", "attrs") == []

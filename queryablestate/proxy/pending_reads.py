@@ -140,7 +140,7 @@ class PendingReads:
         return len(self.reads)
 
     def limit(self, count_max: int) -> None:
-        """Have so many at most, from the next one on."""
+        """Have *count_max* at most, from the next one on."""
         self._shares.limit(count_max)
 
     # -- questions -----------------------------------------------------------------

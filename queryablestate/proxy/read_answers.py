@@ -88,7 +88,7 @@ def failed(
 
 
 def no_room_error(pending_count: int) -> DidNotHappenError:
-    """Return why a question is not passed on while so many are."""
+    """Return why a question is not passed on: *pending_count* of them wait."""
     return DidNotHappenError(
         f"{pending_count} questions wait for answers already: ask again in a moment"
     )

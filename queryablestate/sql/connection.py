@@ -88,8 +88,8 @@ class Shared:
         """
         End the connections that came first of those that are not in, if they are many.
 
-        They hold no place of a session: whoever connects could take all of them, and
-        say nothing.  So a flood of them drives out itself.
+        They hold no place of a session: a stranger could take all of them, and say
+        nothing.  So a flood of them drives out itself.
         """
         newcomers = [one for one in self.connections.values() if not one.is_in]
         for one in newcomers[: -self.config.connection_count_max]:

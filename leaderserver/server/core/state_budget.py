@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["StateBudget"]
 
 _PART_ADDED: Final = 8
-"""All is counted again after one of so many parts of the limit was added."""
+"""All is counted again after an eighth of the limit was added."""
 
 
 @final
