@@ -160,7 +160,7 @@ class NodeReads:
         return self._policy.unresponsive_count
 
     def limit(self, pending_count_max: int) -> None:
-        """Have *pending_count_max* reads wait for their answers, from the next one on."""
+        """Have *pending_count_max* reads wait for answers, from the next one on."""
         self._pending.limit(pending_count_max)
 
     def has_part(self, owner: str | LinkId, size_bytes: int) -> bool:
