@@ -134,10 +134,12 @@ class Disk:
 
     def forget_left(self, kept: Sequence[str]) -> tuple[str, ...]:
         """Forget what is left of jobs but these; return which."""
-        job_ids = self.store.forget_left(kept)
-        for job_id in job_ids:
-            self._positions.pop(job_id, None)
-        return job_ids
+        left = [job_id for job_id in self._positions if job_id not in kept]
+        try:
+            return self.store.forget_left(kept)
+        finally:
+            for job_id in left:
+                self._look_at_position(job_id)
 
     def apply(self, job_id: str, entry: Entry) -> None:
         """Apply an entry."""
