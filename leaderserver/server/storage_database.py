@@ -55,10 +55,6 @@ _TABLES: Final = ("epochs", "store", "incarnation")
 _BUSY_TIMEOUT_SECONDS: Final = 2.0
 # Pages of the file that are kept for epochs and for the lists of what is free.
 _SPARE_PAGE_COUNT: Final = 16
-# What SQLite reports before the last frame of a commit is written: without that frame
-# a recovery drops the others.  Everything else may come after it: a failed fsync, or
-# an index that cannot grow once the frames are in the file.
-_CERTAIN_CODES: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_FULL})
 # SQLite's log is merged into its file when about so much was written to it.
 _MERGE_SIZE_BYTES: Final = 1 << 20
 _PAGE_SIZE_BYTES: Final = 4_096
@@ -276,8 +272,12 @@ class StorageDatabase:
         except sqlite3.Error as error:
             if database.in_transaction:
                 database.execute("ROLLBACK")
-            if _primary_code(error) in _CERTAIN_CODES:
-                raise self._not_written(error) from error
+            refusal = self._not_written(error)
+            # These come before the last frame of a commit is written: without that
+            # frame a recovery drops the others.  Everything else may come after it: a
+            # failed fsync, or an index that cannot grow once the frames are there.
+            if isinstance(refusal, DiskFullError | StorageBusyError):
+                raise refusal from error
             raise self._fail("while it wrote", error) from error
 
     def _merge(self) -> None:
@@ -286,12 +286,15 @@ class StorageDatabase:
             try:
                 self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
             except sqlite3.Error as error:
-                is_full = _primary_code(error) == sqlite3.SQLITE_FULL
-                if not is_full or not self._directory.reserve.give_back():
+                if not (
+                    self._is_for_want_of_room(error)
+                    and self._directory.reserve.give_back()
+                ):
                     raise
                 self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         except sqlite3.Error as error:
-            if _primary_code(error) not in _CERTAIN_CODES:
+            refusal = self._not_written(error)
+            if not isinstance(refusal, DiskFullError | StorageBusyError):
                 # What is in the log is safe there, and the caller's write with it.
                 self._fail("while it merged its log", error)
             self._is_log_stuck = True
@@ -318,14 +321,26 @@ class StorageDatabase:
             raise ShortOfRoomError(message)
 
     def _not_written(self, error: sqlite3.Error) -> StorageError:
-        message = f"cannot write to the data directory {self._directory.path}: {error}"
-        match _primary_code(error):
-            case sqlite3.SQLITE_FULL:
-                return DiskFullError(message)
-            case sqlite3.SQLITE_BUSY:
-                return StorageBusyError(message)
-            case _:
-                return StorageError(message)
+        message = f"cannot write to the data directory {self._directory.path}: "
+        if self._is_for_want_of_room(error):
+            return DiskFullError(
+                f"{message}the disk, or a quota on it, is full ({error})"
+            )
+        if _primary_code(error) == sqlite3.SQLITE_BUSY:
+            return StorageBusyError(f"{message}{error}")
+        return StorageError(f"{message}{error}")
+
+    def _is_for_want_of_room(self, error: sqlite3.Error) -> bool:
+        """
+        Return whether there is no room for what was to be written.
+
+        SQLite knows that of a disk only.  A quota that is used up is a failed write to
+        it, as one to a broken disk is: so we look whether there is any room.
+        """
+        if _primary_code(error) == sqlite3.SQLITE_FULL:
+            return True
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
+        return code == sqlite3.SQLITE_IOERR_WRITE and self._directory.is_full()
 
     def _fail(self, when: str, error: sqlite3.Error) -> UncertainWriteError:
         """Take no more writes; return why."""

@@ -32,6 +32,7 @@ LOCK_FILE_NAME: Final = "lock"
 MARK_FILE_NAME: Final = "format"
 RESERVE_FILE_NAME: Final = "reserve"
 RESERVE_SIZE_BYTES: Final = 4 << 20
+_PROBE_FILE_NAME: Final = "probe"
 _RESERVE_PART_MIN_BYTES: Final = 64 << 10
 _MARK: Final = "A data directory of a Lodestar LeaderServer, format 1.\n"
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -212,6 +213,20 @@ class DataDirectory:
             os.fsync(file.fileno())
         fresh.replace(mark)
         self.sync()
+
+    def is_full(self) -> bool:
+        """Return whether the disk, or a quota on it, has no room for a little more."""
+        probe = self.path / _PROBE_FILE_NAME
+        try:
+            descriptor = os.open(probe, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                probe.unlink()  # it takes room until it is closed, and no longer
+                os.posix_fallocate(descriptor, 0, _RESERVE_PART_MIN_BYTES)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            return error.errno in _NO_ROOM
+        return False
 
     def sync(self) -> None:
         """Make the names of its files durable."""

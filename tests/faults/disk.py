@@ -80,10 +80,10 @@ class FaultyDisk:
         """Make each *call* take *seconds* longer from now on."""
         self._write(f"{call} 0 {_MANY} 0 {round(seconds * 1e6)}")
 
-    def fill(self, *, free_bytes: int = 0) -> None:
-        """Leave room for *free_bytes* more."""
+    def fill(self, *, free_bytes: int = 0, code: int = errno.ENOSPC) -> None:
+        """Leave room for *free_bytes* more; what needs more fails with *code*."""
         used = sum(p.stat().st_size for p in self.directory.iterdir() if p.is_file())
-        self._write(f"quota {used + free_bytes} 0 0 0")
+        self._write(f"quota {used + free_bytes} 0 {code} 0")
 
     def heal(self) -> None:
         """Make everything go well from now on."""

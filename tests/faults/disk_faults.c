@@ -10,10 +10,10 @@
  * posix_fallocate).  The first SKIP calls pass, the next COUNT ones wait for DELAY_US
  * microseconds and then fail with ERRNO, or are done if ERRNO is 0; the rest pass.
  *
- *     quota BYTES 0 0 0
+ *     quota BYTES 0 ERRNO 0
  *
  * The files below the directory hold BYTES in sum; what would grow them beyond fails
- * with ENOSPC.
+ * with ERRNO.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -99,33 +99,37 @@ static int fault(const char *call) {
     return (int)error;
 }
 
-/* Return whether the file may grow to size bytes. */
-static int has_room(int descriptor, off_t size) {
+/* Return the errno that the file may not grow to size bytes with, or 0. */
+static int shortage(int descriptor, off_t size) {
     long long quota = -1, used = 0;
+    int error = 0;
     pthread_mutex_lock(&lock);
     read_rules();
     for (int i = 0; i < rule_count; i++)
-        if (strcmp(rules[i].call, "quota") == 0) quota = rules[i].skip;
+        if (strcmp(rules[i].call, "quota") == 0) {
+            quota = rules[i].skip;
+            error = (int)rules[i].error;
+        }
     pthread_mutex_unlock(&lock);
-    if (quota < 0) return 1;
+    if (quota < 0) return 0;
     struct stat status;
-    if (fstat(descriptor, &status) != 0 || size <= status.st_size) return 1;
+    if (fstat(descriptor, &status) != 0 || size <= status.st_size) return 0;
     const char *path = getenv("DISK_FAULTS_DIRECTORY");
     DIR *directory = path ? opendir(path) : NULL;
-    if (!directory) return 1;
+    if (!directory) return 0;
     struct stat each;
     for (struct dirent *entry; (entry = readdir(directory)) != NULL;)
         if (fstatat(dirfd(directory), entry->d_name, &each, 0) == 0 &&
             S_ISREG(each.st_mode))
             used += each.st_size;
     closedir(directory);
-    return used + (size - status.st_size) <= quota;
+    return used + (size - status.st_size) <= quota ? 0 : error;
 }
 
 static int refuses(const char *call, int descriptor, off_t size) {
     if (!is_watched_descriptor(descriptor)) return 0;
     int error = fault(call);
-    if (!error && size >= 0 && !has_room(descriptor, size)) error = ENOSPC;
+    if (!error && size >= 0) error = shortage(descriptor, size);
     errno = error ? error : errno;
     return error;
 }

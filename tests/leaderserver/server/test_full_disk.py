@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -44,8 +45,15 @@ def put_until_refused(store: LeaderStore, session: LeaderSession) -> None:
 
 @pytest.mark.shells
 class TestServer:
-    def test_what_is_stored_can_be_deleted(self, disk: FaultyDisk) -> None:
-        """One large value after the other, with no byte left on the disk (L3)."""
+    @pytest.mark.proves("L3")
+    @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+    def test_what_is_stored_can_be_deleted(self, disk: FaultyDisk, code: int) -> None:
+        """
+        L3: one large value after the other, with no byte left on the disk.
+
+        Or of the quota of the server's user: SQLite calls that a failed write, and the
+        server took it for a broken disk, and ended.
+        """
         with (
             ServerOnFaultyDisk(disk) as server,
             services(server) as ha,
@@ -54,7 +62,7 @@ class TestServer:
             store, session = ha.get_leader_store(JOB), leadership.session
             for number in range(12):
                 store.put(f"p{number}", VALUE, session=session)
-            disk.fill()
+            disk.fill(code=code)
             with pytest.raises(DidNotHappenError, match="full"):
                 put_until_refused(store, session)
             for number in range(12):
@@ -66,14 +74,15 @@ class TestServer:
             assert found is not None
             assert found.value == VALUE
 
-    def test_cleanup_works_and_so_do_grants(self, disk: FaultyDisk) -> None:
+    @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+    def test_cleanup_works_and_so_do_grants(self, disk: FaultyDisk, code: int) -> None:
         """A full disk keeps no contender from leading (E2, L3)."""
         with ServerOnFaultyDisk(disk) as server, services(server) as ha:
             with campaign(ha, JOB, "h:1", timeout_seconds=60) as leadership:
                 store, session = ha.get_leader_store(JOB), leadership.session
                 for number in range(6):
                     store.put(f"p{number}", VALUE, session=session)
-                disk.fill()
+                disk.fill(code=code)
                 with pytest.raises(DidNotHappenError):
                     put_until_refused(store, session)
             ha.cleanup(JOB)
@@ -82,7 +91,8 @@ class TestServer:
                 with campaign(ha, name, "h:1", timeout_seconds=60):
                     pass
 
-    def test_a_server_starts_on_a_full_disk(self, disk: FaultyDisk) -> None:
+    @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+    def test_a_server_starts_on_a_full_disk(self, disk: FaultyDisk, code: int) -> None:
         """The reserve has room for that, too, and is whole when there is room again."""
         with (
             ServerOnFaultyDisk(disk) as server,
@@ -92,7 +102,7 @@ class TestServer:
             store = ha.get_leader_store(JOB)
             store.put("a", VALUE, session=leadership.session)
             server.kill()
-        disk.fill()
+        disk.fill(code=code)
         with (
             ServerOnFaultyDisk(disk) as server,
             services(server) as ha,
