@@ -14,7 +14,7 @@ import msgspec
 from msgspec import inspect
 
 
-__all__ = ["samples"]
+__all__ = ["field_list", "full_name", "samples", "structs_within"]
 
 _UUID: Final = "12345678-1234-5678-1234-567812345678"
 
@@ -29,6 +29,58 @@ def samples(kind: Any) -> list[Any]:
     return [
         msgspec.convert(sample, kind, builtin_types=(bytes,))
         for sample in _structs(described)
+    ]
+
+
+def structs_within(kind: Any) -> set[type[msgspec.Struct]]:
+    """Return all structs that may be a part of *kind*, and those that it is."""
+    found: set[type[msgspec.Struct]] = set()
+    _collect(inspect.type_info(kind), found)
+    return found
+
+
+def _collect(described: inspect.Type, found: set[type[msgspec.Struct]]) -> None:
+    match described:
+        case inspect.StructType(cls=cls):
+            if cls not in found:
+                found.add(cls)
+                for field in described.fields:
+                    _collect(field.type, found)
+        case inspect.UnionType(types=types):
+            for each in types:
+                _collect(each, found)
+        case inspect.Metadata(type=each):
+            _collect(each, found)
+        case inspect.ListType(item_type=item) | inspect.VarTupleType(item_type=item):
+            _collect(item, found)
+        case inspect.TupleType(item_types=items):
+            for each in items:
+                _collect(each, found)
+        case inspect.DictType(key_type=key, value_type=value):
+            _collect(key, found)
+            _collect(value, found)
+
+
+def full_name(struct: type) -> str:
+    """Return what tells *struct* from others of its name."""
+    return f"{struct.__module__}.{struct.__name__}"
+
+
+def field_list(struct: type[msgspec.Struct]) -> list[str]:
+    """
+    Return what no sample shows of a struct's fields: their names, and their defaults.
+
+    Without names two fields of one type may change places, and without defaults one
+    that is left out may come to mean something else.
+    """
+    config = struct.__struct_config__
+    if not (config.array_like or config.omit_defaults):
+        return []
+    return [
+        field.name
+        if field.required or not config.omit_defaults
+        else f"{field.name}={field.default!r}"
+        for field in msgspec.structs.fields(struct)
     ]
 
 

@@ -5,13 +5,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nameservice import StorageError
+from queryablestate.store import plans, restores
 from queryablestate.store.layout import (
     FENCE_PREFIX,
     IDENTITY_KEY,
     JOB_PREFIX,
+    META_DATABASE,
     PIECE_KEY_SUFFIX_SIZE_BYTES,
     SLOT_COUNT_MAX,
     SLOT_PREFIX,
+    STAGED_DATABASE,
     STATE_PREFIX,
     FenceMark,
     Identity,
@@ -27,14 +30,18 @@ from queryablestate.store.layout import (
     decode_state,
     encode_record,
     fence_key,
+    hold_key,
     item_index_first,
     job_key,
+    kept_key,
     piece_key,
     slot_name,
     staged_batch_of,
+    staged_key,
     state_key,
     state_number_of,
 )
+from queryablestate.wire.records import STAGE_ID_SIZE_BYTES
 from tests.queryablestate.store_batches import chunk
 
 
@@ -54,6 +61,22 @@ STATE_MARK = StateMark(
 STAGED_BATCH = StagedBatch(
     job_id="job", query_id="q", writer_epoch=1, batch_id=0, received_at_us=5
 )
+KEYS = {
+    "job": "6a6f622fdada1933e852f44aa87cc82c96012ad8",
+    "fence": "66656e63652f0da5b20d2434de358c3728401411dfb1",
+    "state": "73746174652f0000000000000102",
+    "hold": "686f6c642fdada1933e852f44aa87cc82c96012ad8",
+    "staged": "7374616765642fdada1933e852f44aa87cc82c96012ad8",
+    "kept": "6b6570742fdada1933e852f44aa87cc82c96012ad80000000000000005",
+    "piece": "d2e09173961f8fe02fe865c11237e3c4"
+    "73737373737373737373737373737373"
+    "0000000100000004",
+    "slot": "726f77732d30303037",
+    "identity": "6964656e74697479",
+    "databases": "6d65746120737461676564",
+    "plans": "706c616e2f206e6578742f2070726f672f206c6173742f",
+    "load": "6c6f61642f2d4e1f50c09a9d7adce7355ef7fdd27a",
+}
 
 
 class TestRecords:
@@ -112,6 +135,37 @@ class TestKeys:
         piece = piece_key(chunk_prefix(prefix, b"s" * 16, 2**32 - 1), 2**32 - 1)
         assert len(piece) == len(prefix) + PIECE_KEY_SUFFIX_SIZE_BYTES
         assert max(map(len, (job_key(long), fence_key(long, long), piece))) <= 100
+
+    @pytest.mark.proves("W7")
+    def test_they_are_those_of_every_release(self) -> None:
+        """
+        W7: a directory of the release before is looked up by the same keys.
+
+        Under others it would be taken for one that has nothing.
+        """
+        chunk_key = chunk_prefix(batch_prefix("j", 2, 3), b"s" * STAGE_ID_SIZE_BYTES, 1)
+        keys = {
+            "job": job_key("j"),
+            "fence": fence_key("j", "q"),
+            "state": state_key(258),
+            "hold": hold_key("j"),
+            "staged": staged_key("j"),
+            "kept": kept_key("j", 5),
+            "piece": piece_key(chunk_key, 4),
+            "slot": slot_name(7),
+            "identity": IDENTITY_KEY,
+            "databases": META_DATABASE + b" " + STAGED_DATABASE,
+            "plans": b" ".join(
+                (
+                    plans._PLAN_PREFIX,
+                    plans._NEXT_PREFIX,
+                    plans._PROGRESS_PREFIX,
+                    plans._LAST_PREFIX,
+                )
+            ),
+            "load": restores._key("r"),
+        }
+        assert {name: key.hex() for name, key in keys.items()} == KEYS
 
     @given(st.lists(st.integers(0, 2**64 - 1), min_size=2, unique=True))
     def test_states_sort_by_number(self, numbers: list[int]) -> None:
