@@ -289,8 +289,8 @@ def _check(database: sqlite3.Connection, source: Path) -> BackupInformation:
         raise StorageError(message)
     incarnation = database.execute("SELECT number FROM incarnation").fetchone()
     taken = database.execute("SELECT taken_seconds FROM backup").fetchone()
-    if incarnation is None or taken is None:
-        message = f"{source} is damaged: a row is missing"
+    if not all(row and type(row[0]) is int for row in (incarnation, taken)):
+        message = f"{source} is damaged: a row is missing, or none of ours"
         raise StorageError(message)
     component_count, value_count, size_bytes = database.execute(
         "SELECT count(DISTINCT component_id), count(*), "
@@ -351,6 +351,7 @@ def _sync(path: Path) -> None:
 def _translated(what: str) -> Iterator[None]:
     try:
         yield
-    except (OSError, sqlite3.Error) as error:
+    except (OSError, sqlite3.Error, UnicodeDecodeError) as error:
+        # SQLite quotes what it cannot understand, which may be no text.
         message = f"{what}: {error}"
         raise StorageError(message) from error

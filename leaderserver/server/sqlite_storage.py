@@ -76,11 +76,12 @@ class SQLiteStorage:
         """Return, and record, an incarnation above every recorded one."""
 
         def record(database: sqlite3.Connection) -> int:
-            (stored,) = database.execute("SELECT number FROM incarnation").fetchone()
+            row = database.execute("SELECT number FROM incarnation").fetchone()
+            (stored,) = self._database.check_row(row, int)
             highest = max(
                 (epoch >> 32 for epoch in self.recorded_epochs().values()), default=0
             )
-            number = max(int(stored) + 1, highest + 1, at_least)
+            number: int = max(stored + 1, highest + 1, at_least)
             database.execute("UPDATE incarnation SET number = ?", (number,))
             return number
 
@@ -97,8 +98,10 @@ class SQLiteStorage:
                 "lease_ns INTEGER NOT NULL)"
             )
             epochs = self.recorded_epochs().values()
+            check_row = self._database.check_row
+            leases = database.execute("SELECT * FROM leases")
             known = LeaseRecord(
-                leases_ns=dict(database.execute("SELECT * FROM leases")),
+                leases_ns=dict(check_row(row, int, int) for row in leases),
                 granted_incarnation=max((epoch >> 32 for epoch in epochs), default=0),
             )
             database.execute("DELETE FROM leases")
@@ -134,7 +137,7 @@ class SQLiteStorage:
                     "SELECT version FROM store WHERE component_id = ? AND path = ?",
                     (component_id, operation.path),
                 ).fetchone()
-                version = 0 if row is None else row[0]
+                (version,) = self._database.check_row(row or (0,), int)
                 check_version(operation, version)
                 if isinstance(operation, Put):
                     database.execute(
@@ -190,7 +193,8 @@ class SQLiteStorage:
     def recorded_epochs(self) -> Mapping[str, int]:
         """Return the highest epoch recorded of each component."""
         with self._database.reading() as database:
-            return dict(database.execute("SELECT component_id, epoch FROM epochs"))
+            rows = database.execute("SELECT component_id, epoch FROM epochs")
+            return dict(self._database.check_row(row, str, int) for row in rows)
 
     def get(self, component_id: str, path: str) -> VersionedValue | None:
         """Return what is under *path*, or None."""
@@ -199,7 +203,10 @@ class SQLiteStorage:
                 "SELECT value, version FROM store WHERE component_id = ? AND path = ?",
                 (component_id, path),
             ).fetchone()
-        return None if row is None else VersionedValue(value=row[0], version=row[1])
+        if row is None:
+            return None
+        value, version = self._database.check_row(row, bytes, int)
+        return VersionedValue(value=value, version=version)
 
     def list(
         self, component_id: str, prefix: str, *, after: str, count_max: int
@@ -211,7 +218,7 @@ class SQLiteStorage:
                 "AND substr(path, 1, ?) = ? ORDER BY path LIMIT ?",
                 (component_id, after, len(prefix), prefix, count_max),
             ).fetchall()
-        return [path for (path,) in rows]
+        return [path for (path,) in (self._database.check_row(r, str) for r in rows)]
 
     def close(self) -> None:
         """Release everything.  Idempotent."""

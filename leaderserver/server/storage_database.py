@@ -14,7 +14,7 @@ import contextlib
 import os
 import sqlite3
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar, final
+from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
 from leaderserver.server.storage import (
     DiskFullError,
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["DATABASE_FILE_NAME", "SCHEMA_VERSION", "StorageDatabase"]
 
 T = TypeVar("T")
+Row = TypeVar("Row", bound="tuple[Any, ...]")
 
 DATABASE_FILE_NAME: Final = "leaderserver.sqlite"
 SCHEMA_VERSION: Final = 1
@@ -58,6 +59,8 @@ _SPARE_PAGE_COUNT: Final = 16
 # SQLite's log is merged into its file when about so much was written to it.
 _MERGE_SIZE_BYTES: Final = 1 << 20
 _PAGE_SIZE_BYTES: Final = 4_096
+# SQLite quotes what it cannot understand; where that is no text, Python raises this.
+_ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
 
 
 @final
@@ -93,10 +96,10 @@ class StorageDatabase:
                 self._open()
             self._directory.mark()
             self._restore_reserve()
-        except (OSError, sqlite3.Error) as error:
+        except (OSError, *_ERRORS) as error:
             self._stack.close()
             message = f"cannot use the data directory {path}: {error}"
-            if isinstance(error, sqlite3.DatabaseError) and _is_damage(error):
+            if not isinstance(error, OSError) and _is_damage(error):
                 message += f"; {way_out(path)}"
             raise ConfigurationError(message) from error
         except BaseException:
@@ -357,12 +360,26 @@ class StorageDatabase:
         """Give a connection that reads; translate SQLite's errors."""
         try:
             yield self._readings
-        except sqlite3.Error as error:
+        except _ERRORS as error:
             path = self._directory.path
             message = f"cannot read the data directory {path}: {error}"
             if _is_damage(error):
                 message += f"; {way_out(path)}"
             raise StorageError(message) from error
+
+    def check_row(self, row: Row, *kinds: type) -> Row:
+        """
+        Return *row* if its values are of these kinds; SQLite takes any everywhere.
+
+        Raises:
+            StorageError: If they are not: we have not written that.
+        """
+        if tuple(map(type, row)) != kinds:
+            raise StorageError(
+                f"{self._file} is damaged: a row is none of ours; "
+                f"{way_out(self._directory.path)}"
+            )
+        return row
 
     def close(self) -> None:
         """Release everything.  Idempotent."""
@@ -374,5 +391,8 @@ def _primary_code(error: sqlite3.Error) -> int:
     return int(getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)) & 0xFF
 
 
-def _is_damage(error: sqlite3.Error) -> bool:
-    return _primary_code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+def _is_damage(error: sqlite3.Error | UnicodeDecodeError) -> bool:
+    return isinstance(error, UnicodeDecodeError) or _primary_code(error) in (
+        sqlite3.SQLITE_CORRUPT,
+        sqlite3.SQLITE_NOTADB,
+    )

@@ -421,6 +421,30 @@ class TestRestore:
             restore_backup(backup, tmp_path / "restored")
         assert not (tmp_path / "restored").exists()
 
+    def test_damaged_text_of_a_table_is_told(
+        self, tmp_path: Path, backup: Path
+    ) -> None:
+        """SQLite quotes it, and Python cannot read what is no UTF-8."""
+        content = backup.read_bytes()
+        damaged = content.replace(b"CREATE TABLE store", b"CREATE T\xc3BLE store")
+        assert damaged != content
+        backup.write_bytes(damaged)
+        with pytest.raises(StorageError, match="cannot restore"):
+            restore_backup(backup, tmp_path / "restored")
+
+    @pytest.mark.parametrize(
+        "column", ["backup SET taken_seconds", "incarnation SET number"]
+    )
+    def test_what_we_never_write_is_damage(
+        self, tmp_path: Path, backup: Path, column: str
+    ) -> None:
+        """SQLite takes any value in any column."""
+        database = sqlite3.connect(backup, isolation_level=None)
+        database.execute(f"UPDATE {column} = 'text'")
+        database.close()
+        with pytest.raises(StorageError, match="is damaged"):
+            restore_backup(backup, tmp_path / "restored")
+
     def test_a_backup_of_an_earlier_version_is_restored(
         self, tmp_path: Path, backup: Path
     ) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 import subprocess
@@ -372,6 +373,70 @@ class TestSQLiteStorage:
         for page in range(5, len(content) // 4_096):
             content[page * 4_096 : page * 4_096 + 64] = b"\xff" * 64
         (tmp_path / DATABASE_FILE_NAME).write_bytes(content)
+        with pytest.raises(ConfigurationError, match="restore it from a backup"):
+            SQLiteStorage(tmp_path)
+
+    @pytest.mark.proves("L1")
+    @pytest.mark.parametrize(
+        "statement",
+        [
+            "UPDATE store SET value = 'text'",
+            "UPDATE store SET value = 1",
+            "UPDATE store SET version = 'one'",
+            "UPDATE epochs SET epoch = 'one'",
+            "UPDATE epochs SET component_id = x'61'",
+            "UPDATE incarnation SET number = 'one'",
+            "UPDATE leases SET lease_ns = 'one'",
+        ],
+    )
+    def test_what_we_never_write_is_damage(
+        self, tmp_path: Path, statement: str
+    ) -> None:
+        """
+        L1: no answer and no traceback comes of a bit that has flipped in a row's head.
+
+        SQLite takes any value in any column.  A value of text was answered as it was,
+        and no client could read that; other rows ended the server with a `TypeError`.
+        """
+        with contextlib.closing(SQLiteStorage(tmp_path)) as storage:
+            storage.next_incarnation(at_least=1)
+            storage.admit_leases(1, lease_ns=1, unrecorded_ns=1)
+            storage.record_epoch(JOB, 1 << 32)
+            storage.commit(JOB, [Put("a", b"value")])
+        database = sqlite3.connect(tmp_path / DATABASE_FILE_NAME, isolation_level=None)
+        database.execute(statement)
+        database.close()
+
+        def use_all() -> None:
+            with contextlib.closing(SQLiteStorage(tmp_path)) as storage:
+                storage.next_incarnation(at_least=1)
+                storage.admit_leases(2, lease_ns=1, unrecorded_ns=1)
+                for path in storage.list(JOB, "", after="", count_max=2):
+                    storage.get(JOB, path)
+
+        with pytest.raises(
+            (ConfigurationError, StorageError), match="restore it from a backup"
+        ):
+            use_all()
+
+    @pytest.mark.proves("L1")
+    def test_a_version_that_we_never_write_is_not_counted_on(
+        self, tmp_path: Path
+    ) -> None:
+        """L1: a commit over it did not happen, and says why."""
+        with contextlib.closing(SQLiteStorage(tmp_path)) as storage:
+            storage.commit(JOB, [Put("a", b"value")])
+            storage._database._connection.execute("UPDATE store SET version = 'one'")
+            with pytest.raises(StorageError, match="restore it from a backup"):
+                storage.commit(JOB, [Put("a", b"other")])
+
+    def test_damaged_text_of_a_table_is_an_error(self, tmp_path: Path) -> None:
+        """SQLite quotes it, and Python cannot read what is no UTF-8."""
+        SQLiteStorage(tmp_path).close()
+        content = (tmp_path / DATABASE_FILE_NAME).read_bytes()
+        damaged = content.replace(b"CREATE TABLE store", b"CREATE T\xc3BLE store")
+        assert damaged != content
+        (tmp_path / DATABASE_FILE_NAME).write_bytes(damaged)
         with pytest.raises(ConfigurationError, match="restore it from a backup"):
             SQLiteStorage(tmp_path)
 
