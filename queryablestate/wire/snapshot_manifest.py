@@ -206,6 +206,9 @@ def _check(manifest: SnapshotManifest) -> None:
     for file in manifest.files:
         if not _FILE_NAME.fullmatch(file.name) or ".." in file.name:
             raise _malformed(f"{file.name!r} is no name of a file of a snapshot")
+        # By the id the checksum of the manifest is found, too.
+        if not file.name.startswith(f"data-{manifest.snapshot_id}/"):
+            raise _malformed(f"the file {file.name!r} is of another snapshot")
         if file.name in file_names:
             raise _malformed(f"it names the file {file.name!r} twice")
         file_names.add(file.name)

@@ -264,6 +264,26 @@ class TestManifest:
         path.write_bytes(sound)
         assert directory.read_manifest() == (manifest_of(file), checksum_of(sound))
 
+    @pytest.mark.proves("S6")
+    def test_one_with_another_id_is_refused(
+        self, directory: SnapshotDirectory, tmp_path: Path
+    ) -> None:
+        """
+        S6: the checksum is found by the id, and is not passed over where that changed.
+
+        A manifest without one is taken for that of an earlier version.
+        """
+        (file,) = directory.write_rows(DATA, [rows_of(1, range(4), 10)])
+        directory.write_manifest(manifest_of(file))
+        path = tmp_path / "manifest.json"
+        damaged = path.read_bytes().replace(b'"batch_id": 3', b'"batch_id": 7', 1)
+        damaged = damaged.replace(
+            SNAPSHOT_ID.encode(), b"1" + SNAPSHOT_ID[1:].encode(), 1
+        )
+        path.write_bytes(damaged)
+        with pytest.raises(StorageError, match="makes no sense"):
+            directory.read_manifest()
+
     def test_one_of_an_earlier_version_is_read(
         self, directory: SnapshotDirectory, tmp_path: Path
     ) -> None:
