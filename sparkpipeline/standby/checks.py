@@ -9,6 +9,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 
 from nameservice import ConfigurationError
 from sparkpipeline.checkpoint_files import checkpoint_file_manager
+from sparkpipeline.standby.queries import active_queries, session_of
 
 
 if TYPE_CHECKING:
@@ -164,20 +165,27 @@ class QueryChecks:
         self._spark = spark
         self._locations = set(locations)
 
-    def check(self, session: SparkSession, query: StreamingQuery) -> None:
+    def check(self, query: StreamingQuery, session: SparkSession | None = None) -> None:
         """
-        Check *query*, which *session* runs.
+        Check *query*.
+
+        Args:
+            query: The query.
+            session: Which runs its batches, if that is known; by default the one that
+                it was started in.  Not any other: each has settings of its own.
 
         Raises:
             ConfigurationError: As `check_query`.
         """
+        if session is None:
+            session = session_of(self._spark, query)
         self._locations.add(check_query(session, query, checked=self._locations))
 
     def check_id(self, session: SparkSession, query_id: str) -> None:
         """Check a query before its first batch, while the application still starts."""
-        for query in self._spark.streams.active:
+        for query in active_queries(self._spark):
             if str(query.id) == query_id:
-                self.check(session, query)
+                self.check(query, session)
 
 
 def _check_scheme(location: str, scheme: str) -> None:

@@ -62,6 +62,7 @@ from sparkpipeline.standby.core import (
 from sparkpipeline.standby.fuse import HALT_EXIT_CODE, JVMFuse
 from sparkpipeline.standby.leadership import StandbyLeadership
 from sparkpipeline.standby.queries import (
+    active_queries,
     is_collision,
     queries_of,
     stop_queries,
@@ -394,7 +395,7 @@ class Driver:
             self._queries = queries
             for query in queries:
                 if query.isActive:
-                    self._checks.check(self._spark, query)
+                    self._checks.check(query)
         except Exception as error:  # noqa: BLE001 - it is raised by run()
             self._tell(leadership, error)
             return
@@ -426,7 +427,7 @@ class Driver:
             self._starting.join()
         try:
             # Also what the application has started and not returned.
-            active = self._spark.streams.active
+            active = active_queries(self._spark)
             known = {str(query.id) for query in self._queries}
             others = [query for query in active if str(query.id) not in known]
             stop_queries([*self._queries, *others], leadership)

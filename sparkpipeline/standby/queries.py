@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, final
 
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from nameservice import ConfigurationError
@@ -19,7 +20,14 @@ if TYPE_CHECKING:
     from sparkpipeline.standby.leadership import StandbyLeadership
 
 
-__all__ = ["is_collision", "queries_of", "stop_queries", "watch_queries"]
+__all__ = [
+    "active_queries",
+    "is_collision",
+    "queries_of",
+    "session_of",
+    "stop_queries",
+    "watch_queries",
+]
 
 _POLL_SECONDS: Final = 0.02
 _COLLISIONS: Final = (
@@ -47,6 +55,28 @@ def queries_of(started: Any) -> Sequence[StreamingQuery]:
             f"a list of them, not {started!r}"
         )
     return tuple(queries)
+
+
+def active_queries(spark: SparkSession) -> list[StreamingQuery]:
+    """
+    Return the queries that run in any session of the application.
+
+    ``spark.streams`` tells of those of one session, and an application may make more.
+    """
+    java_spark: Any = spark._jsparkSession  # noqa: SLF001 (Python has no way to all)
+    running = java_spark.sharedState().activeStreamingQueries().values()
+    found = []
+    for execution in spark.sparkContext._jvm.java.util.ArrayList(running):  # type: ignore[union-attr]  # noqa: SLF001 (as above)
+        query = execution.sparkSession().streams().get(execution.id())
+        if query is not None:  # else it has just ended
+            found.append(StreamingQuery(query))
+    return found
+
+
+def session_of(spark: SparkSession, query: StreamingQuery) -> SparkSession:
+    """Return the session of which *query* is, with *spark*'s or settings of its own."""
+    java_query: Any = query._jsq  # noqa: SLF001 (Python has no way to it)
+    return SparkSession(spark.sparkContext, java_query.sparkSession())
 
 
 def watch_queries(

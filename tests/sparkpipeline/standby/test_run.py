@@ -181,6 +181,36 @@ class TestChecks:
         with pytest.raises(ConfigurationError, match='option\\("checkpointLocation"'):
             run(application, ha, ready)
 
+    @pytest.mark.parametrize("is_guarded", [True, False])
+    def test_it_is_the_session_of_the_query_that_is_checked(
+        self, ready: SparkSession, ha: HAServices, tmp_path: Path, *, is_guarded: bool
+    ) -> None:
+        """H4: a new session has none of the settings that were set on another one."""
+        called: list[None] = []
+
+        def application(
+            spark: SparkSession, leadership: StandbyLeadership
+        ) -> StreamingQuery:
+            other = spark.newSession()
+            writer = numbers(other).writeStream.format("noop")
+            if is_guarded:
+                writer = numbers(other).writeStream.foreachBatch(
+                    leadership.guard(lambda _batch, _id: called.append(None))
+                )
+            query = (
+                writer.option("checkpointLocation", str(tmp_path))
+                .trigger(availableNow=True)
+                .start()
+            )
+            if is_guarded:
+                # Its first batch comes while the application still starts.
+                query.awaitTermination(int(WAIT_SECONDS))
+            return query
+
+        with pytest.raises(ConfigurationError, match=re.escape(f"{FORMAT_SETTING}=2")):
+            run(application, ha, ready)
+        assert called == []
+
 
 @pytest.mark.proves("H6")
 class TestKinds:
@@ -365,6 +395,29 @@ class TestEnds:
         with pytest.raises(ConfigurationError, match="must return the streaming query"):
             run(application, ha, ready)
         assert ready.streams.active == []
+
+    @pytest.mark.proves("H3")
+    def test_queries_of_other_sessions_are_stopped_too(
+        self, ready: SparkSession, ha: HAServices, tmp_path: Path
+    ) -> None:
+        """H3: a session tells of its own alone, and an application may make more."""
+        queries: list[StreamingQuery] = []
+
+        def application(spark: SparkSession, _: StandbyLeadership) -> None:
+            queries.append(
+                numbers(spark.newSession())
+                .writeStream.format("noop")
+                .option("checkpointLocation", str(tmp_path))
+                .start()
+            )
+            raise LocalProtocolError("before it could return its query")
+
+        with pytest.raises(LocalProtocolError, match="before it could return"):
+            run(application, ha, ready)
+        [query] = queries
+        is_active = query.isActive
+        query.stop()
+        assert not is_active
 
     def test_a_guard_is_for_batches_of_a_query(
         self, ready: SparkSession, ha: HAServices
