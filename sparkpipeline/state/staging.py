@@ -2,8 +2,8 @@
 From the Arrow batches of a task to staged rows: what runs in Spark's Python workers.
 
 Batches are gathered until there are enough of them to be worth sorting, and staged in
-runs: so a task needs memory for one run, whatever the size of its partition, and its
-first rows travel while the next ones are computed.
+runs: so a task needs memory for one run, whatever the size of its partition and the
+number of its states, and its first rows travel while the next ones are computed.
 """
 
 from __future__ import annotations
@@ -101,8 +101,9 @@ def stage_batches(
             into.values += rows.values
             into.orders += rows.orders or ()
             into.digested += rows.digested or ()
-        row_count += batch.num_rows
-        size_bytes += batch.nbytes
+            # Each state keeps what it makes of the batch: the run is all of theirs.
+            row_count += batch.num_rows
+            size_bytes += sum(batch.column(name).nbytes for name in layout.names_used)
         if row_count >= RUN_ROW_COUNT_MAX or size_bytes >= RUN_SIZE_BYTES_MAX:
             stage()
             row_count, size_bytes = 0, 0

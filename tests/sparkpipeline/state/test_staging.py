@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 import pytest
 
@@ -13,8 +15,10 @@ from queryablestate.schema.schema import (
     StateSchema,
 )
 from queryablestate.wire.batch_digest import sum_of_rows
+from queryablestate.writer.rows import StateRows
+from sparkpipeline.state import staging
 from sparkpipeline.state.options import StateLayout
-from sparkpipeline.state.staging import state_rows
+from sparkpipeline.state.staging import stage_batches, state_rows
 
 
 def layout(*value: Field) -> StateLayout:
@@ -63,3 +67,50 @@ class TestDigest:
         of = layout(MEAN)
         kept = digested(of, mean=[0.1, 0.2])
         assert kept != digested(of, mean=[0.1, 0.2], gone=[True, False])
+
+
+class Adding:
+    """Takes note of how many rows a task brings at a time, for all states together."""
+
+    def __init__(self) -> None:
+        self.counts: list[int] = []
+
+    def add(self, state_number: int, rows: StateRows, *, is_list: bool) -> None:
+        """Count the rows; those of the first state begin a run."""
+        assert not is_list
+        if state_number == 0:
+            self.counts.append(0)
+        self.counts[-1] += len(rows.keys)
+
+    def finish(self) -> None:
+        """Report nothing."""
+
+
+@pytest.mark.parametrize("limit", ["RUN_ROW_COUNT_MAX", "RUN_SIZE_BYTES_MAX"])
+def test_a_task_gathers_one_run_however_many_states_it_writes(
+    monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    """Each state keeps rows of its own until they are staged, and all are in memory."""
+    batch = pa.RecordBatch.from_pydict(
+        {"k": ["x" * 96] * 100, "gone": [False] * 100, "n": range(100)}
+    )
+    groups = pa.array([0] * 100, pa.int32())
+    row_size_bytes = batch.nbytes / batch.num_rows
+    row_count_max = 1_000
+    monkeypatch.setattr(
+        staging,
+        limit,
+        row_count_max
+        if limit == "RUN_ROW_COUNT_MAX"
+        else round(row_count_max * row_size_bytes),
+    )
+    state_count = 5
+    stager: Any = Adding()
+    stage_batches(
+        ((batch, [groups] * state_count) for _ in range(20)),
+        stager,
+        [layout(COUNT)] * state_count,
+        range(state_count),
+    )
+    assert sum(stager.counts) == 20 * 100 * state_count
+    assert max(stager.counts) <= row_count_max
