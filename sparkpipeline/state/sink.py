@@ -42,7 +42,7 @@ from sparkpipeline.state.windows import warn_of_lasting_windows
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -295,11 +295,15 @@ class _Publisher:
         names = tuple(
             dict.fromkeys(name for layout in self.layouts for name in layout.names_used)
         )
-        # Under names of ours, for mapInArrow cannot take every name (no dots).
-        frame = batch.select(
-            *(_column(name).alias(f"c{index}") for index, name in enumerate(names)),
+        # Under names of ours: mapInArrow cannot take every name (no dots), and Spark
+        # does not find one that differs from another in case alone.
+        columns = [f"c{number}" for number in range(len(batch.columns))]
+        # Of several columns of one name none is used.
+        numbered = dict(zip(batch.columns, columns, strict=True))
+        frame = batch.toDF(*columns).select(
+            *(numbered[name] for name in names),
             *(
-                self._key_group(layout).alias(f"g{index}")
+                self._key_group(layout, numbered).alias(f"g{index}")
                 for index, layout in enumerate(self.layouts)
             ),
         )
@@ -317,8 +321,8 @@ class _Publisher:
         rows = frame.mapInArrow(task, _MESSAGE_SCHEMA).collect()
         return [StageMessage.from_bytes(bytes(row.message)) for row in rows]
 
-    def _key_group(self, layout: StateLayout) -> Column:
-        columns = [_column(one.name) for one in layout.schema.key]
+    def _key_group(self, layout: StateLayout, numbered: Mapping[str, str]) -> Column:
+        columns = [numbered[one.name] for one in layout.schema.key]
         count = F.lit(self.options.max_parallelism)
         return F.pmod(F.xxhash64(*columns), count).cast("int")
 
@@ -404,8 +408,3 @@ def _partition_count(batch: DataFrame) -> int:
     # `DataFrame.rdd` says the same, and plans how to serialize rows for Python first.
     count: int = batch._jdf.queryExecution().toRdd().getNumPartitions()  # noqa: SLF001
     return count
-
-
-def _column(name: str) -> Column:
-    """Return the column that is called just that, dots and all."""
-    return F.col("`" + name.replace("`", "``") + "`")

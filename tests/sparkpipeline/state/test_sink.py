@@ -311,6 +311,32 @@ class TestSeveralStates:
             ("a", 1): {"key_group_0": 7, "Key_Group_1": 8}
         }
 
+    @pytest.mark.parametrize("is_case_sensitive", ["false", "true"])
+    def test_names_may_differ_in_case_alone(
+        self,
+        cluster: StateCluster,
+        feed: Feed,
+        job_id: str,
+        tmp_path: Path,
+        is_case_sensitive: str,
+    ) -> None:
+        """As a session is by default, Spark finds neither of them by its name."""
+        feed.spark.conf.set("spark.sql.caseSensitive", is_case_sensitive)
+        feed.add(row("a", 1))
+        writer = publish_state(
+            feed.frame().select(
+                "tailnum", "n", F.lit("b").alias("TailNum"), "seen", "seen"
+            ),
+            cluster.config,
+            job_id=job_id,
+            state_name="cases",
+            key=["tailnum", "TailNum"],
+            columns="n",
+            output_mode="update",
+        )
+        run_to_end(writer, tmp_path / "checkpoint")
+        assert cluster.client.get(job_id, "cases", ("a", "b")) == {"n": 1}
+
 
 def test_an_embedded_name_service_will_do(
     spark: SparkSession, feed: Feed, tmp_path: Path
