@@ -250,8 +250,10 @@ def parse_timestamp(name: str, text: str, *, is_aware: bool) -> datetime:
             f"{text!r} {detail} {example}"
         )
     try:
-        return datetime.fromisoformat(f"{day}T{time}{zone or ''}")
-    except ValueError as error:
+        moment = datetime.fromisoformat(f"{day}T{time}{zone or ''}")
+        # A zone may bring it into the year 0 or 10000 of UTC, which Python has not.
+        return moment.astimezone(UTC) if is_aware else moment
+    except (OverflowError, ValueError) as error:
         raise MisfitError(f"{name} takes a timestamp, not {text!r}: {error}") from None
 
 

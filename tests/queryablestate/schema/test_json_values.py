@@ -262,6 +262,8 @@ class TestParts:
         [
             ("2026-03-01", True, "k takes a timestamp such as 2026-03-01T04:05:06Z"),
             ("2026-03-01T04:05:06.1234567Z", True, "k takes a timestamp such as"),
+            ("0001-01-01T00:00:00+14:00", True, "k takes a timestamp, not"),
+            ("9999-12-31T23:59:59-14:00", True, "k takes a timestamp, not"),
             ("2026-03-01T04:05:06", True, "with a zone"),
             ("2026-03-01T04:05:06Z", False, "without a zone"),
             ("2026-03-01T25:05:06Z", True, "hour must be in 0..23"),
