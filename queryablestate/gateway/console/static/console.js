@@ -86,7 +86,8 @@ function keepFresh(region) {
 // A number as it was written: a double cannot hold all 64 bits of a bigint, or of an epoch.
 class Written {
   constructor(number, text) { this.number = number; this.text = text; }
-  toJSON() { return this.number; }
+  // Browsers that tell how a number was written can also write it so again.
+  toJSON() { return JSON.rawJSON?.(this.text) ?? this.number; }
 }
 
 function parsed(text) {

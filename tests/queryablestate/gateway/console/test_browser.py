@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -18,7 +19,17 @@ from haservices.testing.reserved_port import ReservedPort
 from leaderserver import LeaderServer, ServerConfig
 from queryablestate import NodeConfig, QueryableStateClient, StateNode
 from queryablestate.gateway import GatewayConfig, GatewayServer
-from queryablestate.schema.schema import AtomicType, Field, StateKind, StateSchema
+from queryablestate.local_cluster import LocalStateCluster
+from queryablestate.schema.schema import (
+    ArrayType,
+    AtomicType,
+    DataType,
+    Field,
+    MapType,
+    StateKind,
+    StateSchema,
+    StructType,
+)
 from tests.lodestar.publishing import Publisher
 from tests.lodestar.running import Running
 from tests.queryablestate.gateway.console.browsing import (
@@ -256,6 +267,48 @@ class TestWays:
             page.get_by_role("button", name="Pause").click()
             pressed = page.get_by_role("button", name="Go on")
             assert pressed.get_attribute("aria-pressed") == "true"
+
+
+class TestValues:
+    def test_a_whole_number_within_another_value(self, browser: Browser) -> None:
+        """What is live says all of its digits, as the page does that was sent."""
+        inner = StructType((Field("n", AtomicType.BIGINT),))
+        columns: tuple[DataType, ...] = (
+            inner,
+            ArrayType(AtomicType.BIGINT),
+            MapType(inner, inner),
+        )
+        schema = StateSchema(
+            kind=StateKind.VALUE,
+            key=(Field("name", AtomicType.STRING),),
+            value=tuple(Field(f"v{place}", one) for place, one in enumerate(columns)),
+        )
+        struct = {"n": MOST}
+        row = ("a", struct, [MOST, -MOST], {(MOST,): struct})
+        with (
+            published({"nested": schema}) as (url, _, publisher),
+            opened(browser, width=1_280, scheme="light") as page,
+        ):
+            publisher.write({"nested": [row]})
+            page.goto(f"{url}/console/jobs/flights/states/nested/keys/%22a%22")
+            expect(page.locator("[data-notes]")).to_contain_text("Watching")
+            expect(cell(page, 0)).to_have_text(f'{{"n":{MOST}}}')
+            expect(cell(page, 1)).to_have_text(f"[{MOST},-{MOST}]")
+            expect(cell(page, 2)).to_have_text(f'[[{{"n":{MOST}}},{{"n":{MOST}}}]]')
+
+
+@contextlib.contextmanager
+def published(
+    states: dict[str, StateSchema],
+) -> Iterator[tuple[str, HAConfig, Publisher]]:
+    """Yield a gateway's URL, the name service, and what writes states of a job."""
+    config = HAConfig(url=f"embedded:console-{uuid.uuid4()}")
+    with (
+        open_ha_services(config) as ha,
+        LocalStateCluster(ha),
+        GatewayServer(ha, GatewayConfig()) as gateway,
+    ):
+        yield gateway.url, config, Publisher(config, "flights", states)
 
 
 class TestFailures:
