@@ -165,6 +165,14 @@ function watchKey(root) {
     return [[null, value]];
   }
 
+  // Whether it is of the kind, and has the columns, that the state had when the page was made.
+  function isOfPage(value) {
+    if ((root.dataset.kind === "value") === Array.isArray(value)) return false;
+    return rowsOf(value).slice(0, 1).every(([, row]) =>
+      Object.keys(row ?? {}).length === columns.length
+      && columns.every((name) => Object.hasOwn(row, name)));
+  }
+
   function show(found, isAbsent, isFirst) {
     part("absent").hidden = !isAbsent;
     part("value").hidden = isAbsent;
@@ -240,6 +248,13 @@ function watchKey(root) {
 
   function came(event, isAbsent) {
     const found = parsed(event.data);
+    if (!isAbsent && !isOfPage(found.value)) {
+      close();
+      trouble("The state has other columns now, or is of another kind.",
+        "Read the page again: it shows what there is.");
+      say("Not live.");
+      return;
+    }
     const isFirst = changeCount === 0;
     // GENERATION.BATCH.DIGEST; what is read after a problem may be what is shown.
     const digest = event.lastEventId.split(".")[2];

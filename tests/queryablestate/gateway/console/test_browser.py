@@ -20,6 +20,7 @@ from leaderserver import LeaderServer, ServerConfig
 from queryablestate import NodeConfig, QueryableStateClient, StateNode
 from queryablestate.gateway import GatewayConfig, GatewayServer
 from queryablestate.local_cluster import LocalStateCluster
+from queryablestate.operations.state_operations import StateOperations
 from queryablestate.schema.schema import (
     ArrayType,
     AtomicType,
@@ -296,6 +297,59 @@ class TestValues:
             expect(cell(page, 1)).to_have_text(f"[{MOST},-{MOST}]")
             expect(cell(page, 2)).to_have_text(f'[[{{"n":{MOST}}},{{"n":{MOST}}}]]')
 
+    def test_a_state_gets_other_columns(self, browser: Browser) -> None:
+        """The page does not show them under the old ones: it says what to do."""
+        (key,) = SCHEMA.key
+        wider = StateSchema(
+            kind=StateKind.VALUE,
+            key=(key,),
+            value=(*SCHEMA.value, Field("more", AtomicType.INT)),
+        )
+        with (
+            published({"aircraft": SCHEMA}) as (url, _, publisher),
+            opened(browser, width=1_280, scheme="light") as page,
+        ):
+            publisher.write({"aircraft": [("N007", 1, MOST)]})
+            page.goto(url + KEY)
+            expect(page.get_by_role("status")).to_have_text("Live.")
+            publisher.restart({"aircraft": wider})
+            publisher.write({"aircraft": [("N007", 2, MOST, 3)]})
+            trouble = page.locator("[data-trouble]")
+            expect(trouble).to_contain_text("other columns")
+            expect(page.get_by_role("status")).to_have_text("Not live.")
+            page.reload()
+            expect(cell(page, 2)).to_have_text("3")
+            expect(page.get_by_role("status")).to_have_text("Live.")
+            expect(trouble).to_be_hidden()
+
+    def test_a_state_becomes_one_of_another_kind(self, browser: Browser) -> None:
+        """Behind another tab the page hears of nothing, and then of another state."""
+        listed = StateSchema(kind=StateKind.LIST, key=SCHEMA.key, value=SCHEMA.value)
+        with (
+            published({"aircraft": listed}) as (url, config, publisher),
+            opened(browser, width=1_280, scheme="light") as page,
+        ):
+            publisher.write({"aircraft": [("N007", 1, MOST)]})
+            page.goto(url + KEY)
+            expect(page.get_by_role("status")).to_have_text("Live.")
+            turn(page, "true")
+            with StateOperations(config) as operations:
+                operations.drop_state("flights", "aircraft")
+            other = Publisher(config, "flights", {"aircraft": SCHEMA})
+            other.write({"aircraft": [("N007", 2, MOST)]})
+            turn(page, "false")
+            expect(page.locator("[data-trouble]")).to_contain_text("of another kind")
+            expect(page.get_by_role("status")).to_have_text("Not live.")
+
+
+def turn(page: Page, is_hidden: str) -> None:
+    """Have *page* believe that it is behind another tab, or no more."""
+    page.evaluate(
+        "Object.defineProperty(document, 'hidden',"
+        f" {{ value: {is_hidden}, configurable: true }});"
+        "document.dispatchEvent(new Event('visibilitychange'))"
+    )
+
 
 @contextlib.contextmanager
 def published(
@@ -306,7 +360,7 @@ def published(
     with (
         open_ha_services(config) as ha,
         LocalStateCluster(ha),
-        GatewayServer(ha, GatewayConfig()) as gateway,
+        GatewayServer(ha, GatewayConfig(park_seconds=1.0)) as gateway,
     ):
         yield gateway.url, config, Publisher(config, "flights", states)
 
