@@ -125,7 +125,8 @@ class Console:
 
     async def _static(self, request: Request) -> Response:
         mark(request.scope, "console")
-        found = self._pages.static(request.path_params["name"])
+        version = request.query_params.get("v", "")
+        found = self._pages.static(request.path_params["name"], version)
         if found is None:
             raise GatewayError("unknown-path", "there is no such file")
         return found

@@ -86,17 +86,8 @@ class Pages:
             for one in (here / "templates").iterdir()
             if one.name.endswith(".html")
         }
-        static = {name: (here / "static" / name).read_bytes() for name in _STATIC}
-        self._static = {
-            name: Response(
-                body,
-                media_type=_STATIC[name],
-                # The address changes with what is there.
-                headers={"cache-control": "public, max-age=31536000, immutable"},
-            )
-            for name, body in static.items()
-        }
-        digests = {name: digest(body) for name, body in static.items()}
+        self._static = {name: (here / "static" / name).read_bytes() for name in _STATIC}
+        self._digests = {name: digest(body) for name, body in self._static.items()}
         environment = Environment(
             loader=DictLoader(templates),
             autoescape=True,
@@ -111,13 +102,26 @@ class Pages:
             "moment": moment_text,
         }
         environment.globals |= {
-            "static": lambda name: f"/console/static/{name}?v={digests[name]}"
+            "static": lambda name: f"/console/static/{name}?v={self._digests[name]}"
         }
         self._environment = environment
 
-    def static(self, name: str) -> Response | None:
-        """Return a file that pages need, or None if there is no such one."""
-        return self._static.get(name)
+    def static(self, name: str, version: str) -> Response | None:
+        """
+        Return a file that pages need, or None if there is no such one.
+
+        Args:
+            name: Of the file.
+            version: The digest that the page has named.  Browsers keep what has it; a
+                page of a gateway of another version gets ours, which must not be kept
+                under its address.
+        """
+        body = self._static.get(name)
+        if body is None:
+            return None
+        is_ours = version == self._digests[name]
+        kept = "public, max-age=31536000, immutable" if is_ours else "no-store"
+        return Response(body, media_type=_STATIC[name], headers={"cache-control": kept})
 
     def page(
         self,

@@ -146,6 +146,18 @@ class TestPages:
             assert "immutable" in answer.headers["cache-control"]
         page_of(ask.get("/console/static/nix"), 404)
 
+    @pytest.mark.parametrize("query", ["?v=0123456789abcdef", "?v=", ""])
+    def test_files_of_another_version(self, ask: Asker, query: str) -> None:
+        """
+        What a gateway of before has is not kept under the address of the next one.
+
+        While gateways are replaced, a page of one asks another for its files.
+        """
+        for name in ("console.js", "console.css", "icon.svg"):
+            answer = ask.get(f"/console/static/{name}{query}")
+            assert answer.status == 200
+            assert answer.headers["cache-control"] == "no-store"
+
     def test_without_them(self, served: Served) -> None:
         """``--no-console``: the root leads to the documentation, as it did."""
         config = GatewayConfig(has_console=False, is_announced=False)
