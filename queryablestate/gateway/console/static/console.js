@@ -6,6 +6,7 @@ const POINT_COUNT_MAX = 120;
 const ROW_COUNT_MAX = 200;
 const MISSING_MS = 1000;
 const ALOUD_MS = 5000;
+const AGAIN_MS = 5000;
 const SVG = "http://www.w3.org/2000/svg";
 
 document.documentElement.classList.add("scripted");
@@ -118,6 +119,7 @@ function watchKey(root) {
   let changeCount = 0;
   let proxy = null;
   let missing;
+  let again;
   let toldAt = 0;
   let isMissing = false;
   let isSilent = false;
@@ -302,8 +304,11 @@ function watchKey(root) {
     key.addEventListener("error", () => {
       isLost = true;
       if (key.readyState === EventSource.CLOSED) {
-        trouble("This key is watched no more.", "Read the page again: it says why, and what to do.");
+        // The answer was a problem: which one, a browser does not tell, and asks no more.
+        trouble("This key cannot be watched now.",
+          "It is asked for again by itself. Read the page again: it says why, and what to do.");
         say("Not live.");
+        again = setTimeout(() => { close(); open(); }, AGAIN_MS);
       } else {
         isSilent = true;
         trouble("The gateway does not answer.", "The page comes back by itself when it does.");
@@ -336,6 +341,7 @@ function watchKey(root) {
 
   function close() {
     clearTimeout(missing);
+    clearTimeout(again);
     for (const one of sources) one.close();
     sources = [];
   }

@@ -33,6 +33,7 @@ from queryablestate.schema.schema import (
 )
 from tests.lodestar.publishing import Publisher
 from tests.lodestar.running import Running
+from tests.queryablestate.gateway.asking import Asker
 from tests.queryablestate.gateway.console.browsing import (
     WAIT_MS,
     ColorScheme,
@@ -341,6 +342,29 @@ class TestValues:
             expect(page.locator("[data-trouble]")).to_contain_text("of another kind")
             expect(page.get_by_role("status")).to_have_text("Not live.")
 
+    def test_a_key_that_cannot_be_watched_at_first(self, browser: Browser) -> None:
+        """
+        A browser gives a watch up that was answered with a problem; the page does not.
+
+        So it is while no proxy leads, a gateway has much to do, or one that balances
+        them knows of none: what passes needs no reader who reads the page again.
+        """
+        with (
+            published({"aircraft": SCHEMA}, watch_count_max=1) as (url, _, publisher),
+            opened(browser, width=1_280, scheme="light") as page,
+        ):
+            publisher.write({"aircraft": [("N007", 1, MOST)]})
+            with Asker(url).watch(f"{KEY}/watch?json_key=true") as only:
+                assert only.next().name == "value"
+                page.goto(url + KEY)
+                expect(page.get_by_role("status")).to_have_text("Not live.")
+                trouble = page.locator("[data-trouble]")
+                expect(trouble).to_contain_text("asked for again by itself")
+            expect(page.get_by_role("status")).to_have_text("Live.")
+            expect(trouble).to_be_hidden()
+            publisher.write({"aircraft": [("N007", 2, MOST)]})
+            expect(cell(page, 0)).to_have_text("2")
+
 
 def turn(page: Page, is_hidden: str) -> None:
     """Have *page* believe that it is behind another tab, or no more."""
@@ -353,14 +377,17 @@ def turn(page: Page, is_hidden: str) -> None:
 
 @contextlib.contextmanager
 def published(
-    states: dict[str, StateSchema],
+    states: dict[str, StateSchema], *, watch_count_max: int = 100
 ) -> Iterator[tuple[str, HAConfig, Publisher]]:
     """Yield a gateway's URL, the name service, and what writes states of a job."""
+    gateway_config = GatewayConfig(
+        park_seconds=1.0, watch_count_per_caller_max=watch_count_max
+    )
     config = HAConfig(url=f"embedded:console-{uuid.uuid4()}")
     with (
         open_ha_services(config) as ha,
         LocalStateCluster(ha),
-        GatewayServer(ha, GatewayConfig(park_seconds=1.0)) as gateway,
+        GatewayServer(ha, gateway_config) as gateway,
     ):
         yield gateway.url, config, Publisher(config, "flights", states)
 
