@@ -20,6 +20,7 @@ from queryablestate.gateway.requests import (
     bearer_token,
     check_names,
     flag,
+    listed,
     parameters_of,
     path_part,
     seconds,
@@ -290,7 +291,8 @@ def answer(
     Raises:
         GatewayError: If it is not wanted as JSON.
     """
-    chosen_format(request.headers.get("accept"), None, ("json",))
+    headers_given = request.scope["headers"]
+    chosen_format(listed(headers_given, b"accept"), None, ("json",))
     found = dict(headers or {})
     whole = dict(document)
     if as_of is not None:
@@ -304,6 +306,6 @@ def answer(
         "cache-control": "private, no-cache",
         "vary": "Accept, Authorization",
     }
-    if matches(request.headers.get("if-none-match"), tag):
+    if matches(listed(headers_given, b"if-none-match"), tag):
         return Response(status_code=304, headers=found)
     return Response(body, media_type=JSON, headers=found)

@@ -17,6 +17,7 @@ __all__ = [
     "bearer_token",
     "check_names",
     "flag",
+    "listed",
     "parameters_of",
     "path_part",
     "preferred",
@@ -182,6 +183,18 @@ def bearer_token(headers: Sequence[tuple[bytes, bytes]]) -> str | None:
             f"1 to {TOKEN_LENGTH_MAX} printable ASCII characters",
         )
     return text
+
+
+def listed(headers: Sequence[tuple[bytes, bytes]], name: bytes) -> str | None:
+    """
+    Return the list that a header is, on one line or several (RFC 9110, 5.3), or None.
+
+    Args:
+        headers: Names in lower case, and values.
+        name: Of the header.
+    """
+    lines = [value.decode("latin-1") for one, value in headers if one == name]
+    return ", ".join(lines) if lines else None
 
 
 def preferred(accept: str | None, offered: Sequence[str]) -> str | None:

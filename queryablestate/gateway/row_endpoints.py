@@ -20,7 +20,7 @@ from queryablestate.gateway.representations import (
     row_documents,
     row_writer,
 )
-from queryablestate.gateway.requests import path_part, whole_number
+from queryablestate.gateway.requests import listed, path_part, whole_number
 from queryablestate.gateway.streaming import HeldResponse
 from queryablestate.gateway.tags import (
     entity_tag,
@@ -87,7 +87,9 @@ class RowEndpoints:
         self, request: Request, question: StateQuestion, key_text: str | None
     ) -> Response:
         parameters = question.parameters
-        name = chosen_format(request.headers.get("accept"), parameters.get("format"))
+        name = chosen_format(
+            listed(request.scope["headers"], b"accept"), parameters.get("format")
+        )
         if name == "arrow":
             await asyncio.get_running_loop().run_in_executor(None, check_arrow)
         asked = _Asked(question, key_text)
@@ -237,7 +239,7 @@ def _page(  # noqa: PLR0917 (only called from here)
         "cache-control": "private, no-cache",
         "vary": "Accept, Authorization",
     }
-    if matches(request.headers.get("if-none-match"), tag):
+    if matches(listed(request.scope["headers"], b"if-none-match"), tag):
         return Response(status_code=304, headers=headers)
     return Response(body, media_type=FORMATS[name], headers=headers)
 

@@ -14,6 +14,7 @@ from queryablestate.gateway.problems import GatewayError
 from queryablestate.gateway.questions import StateQuestion
 from queryablestate.gateway.requests import (
     bearer_token,
+    listed,
     parameters_of,
     path_part,
     preferred,
@@ -116,7 +117,7 @@ class WatchEndpoints:
     def _begin(self, request: Request, kind: str) -> dict[str, str]:
         """Check what all watches have in common, and return the parameters."""
         mark(request.scope, kind, is_watch=True)
-        accept = request.headers.get("accept")
+        accept = listed(request.scope["headers"], b"accept")
         if preferred(accept, (_EVENT_STREAM,)) is None:
             raise GatewayError("not-acceptable", f"a watch is {_EVENT_STREAM}")
         return dict(parameters_of(request.scope["query_string"], _PARAMETERS))

@@ -297,6 +297,16 @@ class TestTags:
         assert answer.headers["etag"] == tag
         assert ask.get(path, if_none_match='"other"').status == 200
 
+    @pytest.mark.parametrize("path", [f"{AIRCRAFT}/keys/N001", f"{AIRCRAFT}/rows"])
+    def test_a_list_on_several_lines(self, ask: Asker, path: str) -> None:
+        """It is one list (RFC 9110, 5.3): proxies part and join such headers."""
+        tag = ask.get(path).headers["etag"]
+        start = f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+        tags = f'If-None-Match: "other"\r\nIf-None-Match: {tag}\r\n\r\n'
+        assert ask.raw((start + tags).encode()).startswith(b"HTTP/1.1 304 ")
+        types = "Accept: text/html\r\nAccept: application/json\r\n\r\n"
+        assert ask.raw((start + types).encode()).startswith(b"HTTP/1.1 200 ")
+
     def test_a_batch_that_leaves_a_key_as_it_is(self, served: Served) -> None:
         """Its tag stays, and headers tell the newer batch; another key's changes."""
         ask = served.ask
