@@ -306,6 +306,8 @@ def answer(
         "cache-control": "private, no-cache",
         "vary": "Accept, Authorization",
     }
-    if matches(listed(headers_given, b"if-none-match"), tag):
+    # An answer to a POST is kept by no cache: there is none that could still hold.
+    is_kept = request.method != "POST"
+    if is_kept and matches(listed(headers_given, b"if-none-match"), tag):
         return Response(status_code=304, headers=found)
     return Response(body, media_type=JSON, headers=found)

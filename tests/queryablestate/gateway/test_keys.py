@@ -297,6 +297,15 @@ class TestTags:
         assert answer.headers["etag"] == tag
         assert ask.get(path, if_none_match='"other"').status == 200
 
+    def test_keys_in_a_body(self, ask: Asker) -> None:
+        """A POST has its answer: no cache keeps one, so there is none to confirm."""
+        path = f"{AIRCRAFT}/keys:batchGet"
+        tag = ask.post(path, {"keys": ["N001"]}).headers["etag"]
+        for given in (tag, "*"):
+            answer = ask.post(path, {"keys": ["N001"]}, if_none_match=given)
+            assert answer.status == 200
+            assert answer.document["results"][0]["key"] == "N001"
+
     @pytest.mark.parametrize("path", [f"{AIRCRAFT}/keys/N001", f"{AIRCRAFT}/rows"])
     def test_a_list_on_several_lines(self, ask: Asker, path: str) -> None:
         """It is one list (RFC 9110, 5.3): proxies part and join such headers."""
