@@ -115,6 +115,11 @@ class BoundedProtocol(H11Protocol):
 
     def send_400_response(self, msg: str) -> None:
         """Answer what is no HTTP with a problem document, and end."""
+        cycle: Any = self.cycle
+        if not self.is_idle and cycle.response_started:
+            # In the midst of an answer the problem would be read as a part of it.
+            self._abort("malformed")
+            return
         self.ended_counts["malformed"] = self.ended_counts.get("malformed", 0) + 1
         problem = Problem(
             name="bad-request",

@@ -209,6 +209,25 @@ class TestSlowClients:
         assert answer.body.count(b"\n") == MANY_COUNT
 
     @pytest.mark.proves("F2")
+    @pytest.mark.parametrize("version", ["1.0", "1.1"])
+    def test_a_body_that_is_no_body_while_events_are_sent(
+        self, ask: Asker, version: str
+    ) -> None:
+        """The connection is reset: a problem in the midst would be a part of them."""
+        head = (
+            f"GET {STATE}/keys/N1/watch HTTP/{version}\r\nHost: x\r\n"
+            "Transfer-Encoding: chunked\r\n\r\n"
+        )
+        received = b""
+        with connected(ask) as sock:
+            sock.sendall(head.encode())
+            while b"id: " not in received:
+                received += sock.recv(65_536)
+            sock.sendall(b"this is no chunk\r\n")
+            with pytest.raises(ConnectionResetError):
+                read_all(sock)
+
+    @pytest.mark.proves("F2")
     def test_rows_that_break_off_for_a_client_of_before(self, ask: Asker) -> None:
         """Where the end of the connection is that of the rows, it is reset instead."""
         head = (
