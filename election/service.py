@@ -150,8 +150,7 @@ class LeaderElection:
                 self._is_opened.set()
                 if self._is_closing:
                     # A signal handler may have closed it before there was a lane.
-                    with self._lock:
-                        self._wake()
+                    self._wake()
 
     def confirm_leadership(self, leader_session_id: UUID, address: str) -> None:
         """
@@ -244,9 +243,12 @@ class LeaderElection:
         check_action(action, what="the action of run_if_leader")
         future: Future[T] = Future()
         run = _Run(leader_session_id=leader_session_id, action=action, future=future)
-        with callback_waits.amid(), self._lock:
-            if not self._is_closing:
-                self._queue.append(run)
+        with callback_waits.amid():
+            with self._lock:
+                is_closing = self._is_closing
+                if not is_closing:
+                    self._queue.append(run)
+            if not is_closing:
                 self._wake()
                 return future
         self._refuse(run)
@@ -311,8 +313,8 @@ class LeaderElection:
         callback finish, then the entry is withdrawn, then the next contender is
         granted.  Nothing is delivered once this has returned.  Called inside a callback
         of this election, or of one that waits for this callback, or in a signal handler
-        that has interrupted a `start` or a `close`, it does not wait: the rest happens
-        when that returns.
+        that has interrupted a `start`, a `close`, a `when_closing` or a
+        `run_if_leader`, it does not wait: the rest happens when that returns.
         """
         if self._fork_guard.is_inherited:
             return
@@ -328,9 +330,9 @@ class LeaderElection:
             with self._lock:
                 is_first = not self._is_closing
                 self._is_closing = True
-                self._wake()
                 is_started = self._lane is not None
                 told, self._told_of_closing = self._told_of_closing, []
+            self._wake()
             for callback in told:
                 callback()
             if is_first and not is_started:
@@ -344,7 +346,7 @@ class LeaderElection:
         This callback tells the code that waits to stop.  It is called on the thread
         that closes, which may be in a signal handler: it must not block, nor raise.
         """
-        with self._lock:
+        with callback_waits.amid(), self._lock:
             if not self._is_closing:
                 self._told_of_closing.append(callback)
                 return
@@ -377,16 +379,17 @@ class LeaderElection:
                     self._queue.append(effect)
             else:
                 self._queue.append(effect)
-            self._wake()
+        self._wake()
 
     def _fail(self, error: Exception) -> None:
         with self._lock:
-            if not self._is_closing:
-                self._queue.append(_Fail(error=error))
-                self._wake()
+            if self._is_closing:
+                return
+            self._queue.append(_Fail(error=error))
+        self._wake()
 
     def _wake(self) -> None:
-        """Have what is new looked at; the lock is held."""
+        """Have what is new looked at; the lock is not held (`CallbackLane.wake`)."""
         if self._lane is not None:
             self._lane.wake()
 
@@ -402,8 +405,9 @@ class LeaderElection:
             item = None
             if self._queue and not is_closing:
                 item = self._queue.popleft()
-            if self._queue:
-                self._wake()  # for another turn: the others have theirs first
+            has_more = bool(self._queue)
+        if has_more:
+            self._wake()  # for another turn: the others have theirs first
         if is_closing:
             try:
                 self._leave(contender)

@@ -51,7 +51,7 @@ class OpenServices:
         Raises:
             LocalProtocolError: If everything is closed already.
         """
-        with self._lock:
+        with callback_waits.amid(), self._lock:
             if self._is_closing:
                 message = "these services are closed: open new ones"
                 raise LocalProtocolError(message)
@@ -59,7 +59,7 @@ class OpenServices:
 
     def forget(self, service: LeaderElection | LeaderRetriever | StoreWatch) -> None:
         """Forget *service*: it has closed."""
-        with self._lock:
+        with callback_waits.amid(), self._lock:
             self._services.pop(service, None)
         self._end_if_empty()
 
@@ -71,7 +71,7 @@ class OpenServices:
         of one of them, or in a signal handler that has interrupted the opening or the
         closing of one, it does not wait: the rest happens when that returns.
         """
-        with self._lock:
+        with callback_waits.amid(), self._lock:
             self._is_closing = True
             left = tuple(self._services)
         lanes = [service.lane for service in left if service.lane is not None]

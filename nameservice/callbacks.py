@@ -60,7 +60,13 @@ class CallbackLane:
         return self.thread is threading.current_thread()
 
     def wake(self) -> None:
-        """Ask for a turn that begins after this.  Thread-safe; never blocks."""
+        """
+        Ask for a turn that begins after this.  Thread-safe; never blocks.
+
+        Hold no lock that a signal handler takes: it may have interrupted a thread that
+        is just waking another lane, and the two would wait for each other.  Where it
+        may interrupt, call this within `callback_waits.amid`.
+        """
         self._pool.wake(self)
 
     def join(self) -> None:
@@ -101,7 +107,7 @@ class _CallbackPool:
 
     def join_if_unused(self) -> None:
         """Wait for the threads to end, if there is no lane that they are for."""
-        with self._changed:
+        with callback_waits.amid(), self._changed:
             threads = () if len(self._schedule) else tuple(self._threads)
             self._changed.notify_all()
         if threading.current_thread() not in threads:

@@ -68,7 +68,11 @@ class CallbackWaits:
 
     @contextlib.contextmanager
     def amid(self) -> Iterator[None]:
-        """Run the block so that a signal handler that interrupts it does not wait."""
+        """
+        Run the block so that a signal handler that interrupts it does not wait.
+
+        For whatever holds a lock that turns of lanes need, too.
+        """
         token = _is_amid.set(True)
         try:
             yield
@@ -108,7 +112,7 @@ class CallbackWaits:
         if self.is_amid:
             return False
         me = threading.current_thread()
-        with self._lock:
+        with self.amid(), self._lock:
             # A signal handler may wait in a thread that waits already.
             before = self._awaited_by.get(me, ())
             awaited = (*before, *lanes)
@@ -120,7 +124,7 @@ class CallbackWaits:
                 on_waiting()
             event.wait()
         finally:
-            with self._lock:
+            with self.amid(), self._lock:
                 if before:
                     self._awaited_by[me] = before
                 else:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
+import queue
 import threading
 import time
+from collections import deque
 from typing import TYPE_CHECKING, final
 
 from nameservice import (
@@ -60,9 +63,13 @@ class LeaderRetriever:
         self._on_closed = on_closed
         self._fork_guard = ForkGuard()
         self._log = get_logger(component="retriever", component_id=component_id)
-        self._changed = threading.Condition()
+        # Reentrant: a signal handler may close what its own thread is just starting.
+        self._lock = threading.RLock()  # guards starting and closing
+        # Apart, and not taken by who waits: a signal handler that has interrupted that
+        # closes the services, and waits for the thread that delivers.
+        self._delivering = threading.RLock()
         self._wakers: set[Callable[[], None]] = set()
-        self._errors: list[Exception] = []
+        self._errors: deque[Exception] = deque()
         self._listener: LeaderRetrievalListener | None = None
         self._lane: CallbackLane | None = None
         self._told: LeaderInformation | None = None  # to the listener
@@ -112,7 +119,7 @@ class LeaderRetriever:
                         self._withdraw()
 
     def _open(self, listener: LeaderRetrievalListener | None) -> None:
-        with self._changed:
+        with self._lock:
             if not self._is_started:
                 self._opener = threading.current_thread()  # first; see `begin_close`
             if self._is_started or self._is_closed:
@@ -151,14 +158,10 @@ class LeaderRetriever:
         self._fork_guard.check()
         timeout_seconds = check_timeout_seconds(timeout_seconds)
         began = time.monotonic()
-        with self._changed:
-            self._check_running()
-            self._changed.wait_for(
-                lambda: self._core.told is not None or self._is_closed,
-                timeout_seconds,
-            )
-            self._check_running()
-            leader = self._core.told
+        self._check_running()
+        self._wait_for_change(None, timeout_seconds)
+        self._check_running()
+        leader = self._core.told
         if leader is None:
             raise NoLeaderError(self._component_id, time.monotonic() - began)
         return leader
@@ -175,20 +178,46 @@ class LeaderRetriever:
             ForkedClientError: In a child of the process that made it, at the next one.
         """
         self._fork_guard.check()
-        with self._changed:
-            self._check_started()
+        self._check_started()
         return self._iterate()
 
     def _iterate(self) -> Iterator[LeaderInformation | None]:
         held: LeaderInformation | None = None
         while True:
             self._fork_guard.check()  # it may be a child that goes on with a loop
-            with self._changed:
-                self._changed.wait_for(self._differs_from(held))
-                if self._is_closed:
-                    return
-                held = self._core.told
+            held = self._wait_for_change(held)
+            if self._is_closed:
+                return
             yield held
+
+    def _wait_for_change(
+        self, held: LeaderInformation | None, timeout_seconds: float | None = None
+    ) -> LeaderInformation | None:
+        """
+        Return the leader once it is not *held*, or we are closed, or time is up.
+
+        No lock is held meanwhile: it may be interrupted by a signal, whose handler
+        closes the services.
+        """
+        wake: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+        def wake_up() -> None:
+            wake.put(None)
+
+        until = math.inf
+        if timeout_seconds is not None:
+            until = time.monotonic() + timeout_seconds
+        self._wakers.add(wake_up)  # before the look
+        try:
+            while (leader := self._core.told) == held and not self._is_closed:
+                left = None if until == math.inf else until - time.monotonic()
+                if left is not None and left <= 0:
+                    break
+                with contextlib.suppress(queue.Empty):
+                    wake.get(timeout=left)
+        finally:
+            self._wakers.discard(wake_up)
+        return leader
 
     async def wait_for_leader_async(
         self, timeout_seconds: float | None = None
@@ -197,8 +226,7 @@ class LeaderRetriever:
         self._fork_guard.check()
         timeout_seconds = check_timeout_seconds(timeout_seconds)
         began = time.monotonic()
-        with self._changed:
-            self._check_running()
+        self._check_running()
         try:
             async with asyncio.timeout(timeout_seconds):
                 async with contextlib.aclosing(self._iterate_async()) as changes:
@@ -213,8 +241,7 @@ class LeaderRetriever:
     def changes_async(self) -> AsyncIterator[LeaderInformation | None]:
         """Do as `changes` does, without blocking the event loop."""
         self._fork_guard.check()
-        with self._changed:
-            self._check_started()
+        self._check_started()
         return self._iterate_async()
 
     async def _iterate_async(self) -> AsyncGenerator[LeaderInformation | None, None]:
@@ -226,25 +253,22 @@ class LeaderRetriever:
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(wake.set)
 
-        with self._changed:
-            self._wakers.add(wake_up)
+        self._wakers.add(wake_up)
         try:
             held: LeaderInformation | None = None
             while True:
                 self._fork_guard.check()
                 wake.clear()
-                with self._changed:
-                    if self._is_closed:
-                        return
-                    leader = self._core.told
+                if self._is_closed:
+                    return
+                leader = self._core.told
                 if leader != held:
                     held = leader
                     yield held
                 else:
                     await wake.wait()
         finally:
-            with self._changed:
-                self._wakers.discard(wake_up)
+            self._wakers.discard(wake_up)
 
     def close(self) -> None:
         """
@@ -266,10 +290,10 @@ class LeaderRetriever:
         if self._fork_guard.is_inherited:
             return
         with callback_waits.amid():
-            with self._changed:
+            with self._lock:
                 is_first = not self._is_closed
                 self._is_closed = True
-                self._announce()
+            self._announce()
             if is_first and self._opener is threading.current_thread():
                 self._is_left_to_start = True  # a signal handler has interrupted it
             elif is_first:
@@ -310,25 +334,22 @@ class LeaderRetriever:
     # -- the driver's side ---------------------------------------------------------
 
     def _deliver(self, event: RetrieverEvent) -> None:
-        with self._changed:
-            if self._is_closed:
+        with self._delivering:
+            if self._is_closed or not self._core.step(event):
                 return
-            if self._core.step(event):
-                self._announce()
+        self._announce()
 
     def _fail(self, error: Exception) -> None:
-        with self._changed:
-            if self._is_closed:
-                return
-            if self._listener is None:
-                self._log.warning("retrieval.failed", error=str(error))
-                return
-            self._errors.append(error)
-            self._announce()
+        if self._is_closed:
+            return
+        if self._listener is None:
+            self._log.warning("retrieval.failed", error=str(error))
+            return
+        self._errors.append(error)
+        self._announce()
 
     def _announce(self) -> None:
-        """Wake everybody who waits; the lock is held."""
-        self._changed.notify_all()
+        """Wake everybody who waits; no lock is held (`CallbackLane.wake`)."""
         for wake_up in tuple(self._wakers):
             wake_up()
         if self._lane is not None:
@@ -349,13 +370,12 @@ class LeaderRetriever:
         """Tell the listener what is new, unless it is to hear no more."""
         listener = self._listener
         assert listener is not None
-        with self._changed:
-            errors, self._errors = self._errors, []
-            leader = self._core.told
-        for error in errors:
+        for _ in range(len(self._errors)):
+            error = self._errors.popleft()
             if self._is_closed:  # by the listener itself: it hears no more (R5)
                 return
             self._call_handle_error(listener, error)
+        leader = self._core.told
         if leader != self._told and not self._is_closed:
             self._told = leader
             self._notify(listener, leader)
@@ -379,9 +399,6 @@ class LeaderRetriever:
             listener.handle_error(error)
         except BaseException:  # noqa: BLE001 - there is no other place to hand it to
             self._log.exception("listener.failed", error=str(error))
-
-    def _differs_from(self, held: LeaderInformation | None) -> Callable[[], bool]:
-        return lambda: self._is_closed or self._core.told != held
 
     def _check_started(self) -> None:
         if not self._is_started:

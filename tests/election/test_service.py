@@ -10,6 +10,7 @@ from structlog.testing import capture_logs
 from election.service import LeaderElection
 from nameservice import (
     AuthenticationError,
+    CallbackLane,
     ConfigurationError,
     ForkedClientError,
     LeadershipLostError,
@@ -855,6 +856,41 @@ class TestLifetime:
             "error": [Granted, Failed, Revoked],
         }
         assert [type(call) for call in contender.calls] == expected[callback]
+
+    @pytest.mark.proves("E7")
+    def test_closing_waits_for_no_thread_that_wakes_the_callbacks(
+        self,
+        election: LeaderElection,
+        driver: FakeElectionDriver,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """
+        E7: a signal handler that closes may have interrupted the waking of another.
+
+        What grants to this election waits for that, and the handler waited for it.
+        """
+        is_waking, may_wake = threading.Event(), threading.Event()
+        wake = CallbackLane.wake
+
+        def wake_late(lane: CallbackLane) -> None:
+            if threading.current_thread() is granting:
+                is_waking.set()
+                assert may_wake.wait(WAIT_SECONDS)
+            wake(lane)
+
+        election.start(RecordingContender())
+        granting = threading.Thread(target=driver.grant, args=[FIRST])
+        monkeypatch.setattr(CallbackLane, "wake", wake_late)
+        granting.start()
+        assert is_waking.wait(WAIT_SECONDS)
+        closing = threading.Thread(target=election.begin_close)
+        closing.start()
+        closing.join(WAIT_SECONDS / 2)
+        has_returned = not closing.is_alive()
+        may_wake.set()
+        granting.join()
+        closing.join()
+        assert has_returned
 
     @pytest.mark.proves("E7")
     def test_close_during_start_withdraws_last(self) -> None:

@@ -8,11 +8,11 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, final
 
 import pytest
 
-from haservices import HAConfig, HAServices, open_ha_services
+from haservices import HAConfig, open_ha_services
 from leaderserver import LeaderServer, ServerConfig
 from nameservice import NameServiceError
 from tests.recording import RecordingContender
@@ -53,19 +53,42 @@ def names() -> Iterator[LeaderServer]:
         yield server
 
 
-def watch_once(ha: HAServices) -> None:
-    """Begin to watch a path of a leader store, and end it."""
-    ha.get_leader_store("a").watch("path").close()
+@final
+class Open:
+    """Services, and what was begun with them before; its callbacks run elsewhere."""
+
+    def __init__(self, url: str) -> None:
+        self.ha = open_ha_services(HAConfig(url=url))
+        self.election = self.ha.get_leader_election("b")
+        self.election.start(RecordingContender())
+        self.retriever = self.ha.get_leader_retriever("b")
+        self.retriever.start(Listener())
+
+    def elect(self) -> None:
+        """Enter an election."""
+        self.ha.get_leader_election("a").start(RecordingContender())
+
+    def look(self, listener: Listener | None) -> None:
+        """Begin to look for a leader."""
+        self.ha.get_leader_retriever("a").start(listener)
+
+    def watch(self) -> None:
+        """Begin to watch a path of a leader store, and end it."""
+        self.ha.get_leader_store("a").watch("path").close()
 
 
-ACTIONS: dict[str, Callable[[HAServices], Action]] = {
-    "ask": lambda ha: ha.operations.leaders,
-    "read": lambda ha: lambda: ha.get_leader_store("a").get("path"),
-    "watch": lambda ha: lambda: watch_once(ha),
-    "elect": lambda ha: lambda: ha.get_leader_election("a").start(RecordingContender()),
-    "look": lambda ha: lambda: ha.get_leader_retriever("a").start(),
-    "listen": lambda ha: lambda: ha.get_leader_retriever("a").start(Listener()),
-    "close": lambda ha: ha.close,
+ACTIONS: dict[str, Callable[[Open], Action]] = {
+    "ask": lambda it: it.ha.operations.leaders,
+    "read": lambda it: lambda: it.ha.get_leader_store("a").get("path"),
+    "watch": lambda it: it.watch,
+    "elect": lambda it: it.elect,
+    "look": lambda it: lambda: it.look(None),
+    "listen": lambda it: lambda: it.look(Listener()),
+    "wait": lambda it: lambda: it.retriever.wait_for_leader(0),
+    "hear": lambda it: lambda: it.election.when_closing(lambda: None),
+    "close one": lambda it: it.election.close,
+    "close another": lambda it: it.retriever.close,
+    "close": lambda it: it.ha.close,
 }
 
 
@@ -143,18 +166,18 @@ def test_services_are_closed_amid_what_their_thread_does(
     """
     SIGTERM may close them before any line of what the main thread does with them.
 
-    The handler waited for ever: for a lock that its own thread held, or for what its
-    own thread was just opening or closing.
+    The handler waited for ever: for a lock that its own thread held, for what its own
+    thread was just opening or closing, or for callbacks that needed such a lock.
     """
     line_index = 0
     where: str | None = ""
     while where is not None:
-        ha = open_ha_services(HAConfig(url=names.url))
-        with handling(signal.SIGUSR1, lambda *_, ha=ha: ha.close()):
+        it = Open(names.url)
+        with handling(signal.SIGUSR1, lambda *_, it=it: it.ha.close()):
             try:
                 with bounded():
-                    where = interrupted(ACTIONS[name](ha), line_index=line_index)
-                    ha.close()
+                    where = interrupted(ACTIONS[name](it), line_index=line_index)
+                    it.ha.close()
             except HangsError:
                 pytest.fail(f"it hangs when line {line_index} is interrupted")
         line_index += 1

@@ -9,6 +9,7 @@ from structlog.testing import capture_logs
 
 from nameservice import (
     AuthenticationError,
+    CallbackLane,
     ConfigurationError,
     ForkedClientError,
     LocalProtocolError,
@@ -21,6 +22,7 @@ from retrieval import (
     ContactSuspended,
     LeaderInformation,
     LeaderRetriever,
+    Publication,
 )
 from tests.forking import run_in_child
 from tests.recording import (
@@ -562,6 +564,43 @@ class TestLifetime:
         retriever.close()
         assert driver.calls == ["open", "close"]
         assert closed == [retriever]
+
+    @pytest.mark.proves("R5")
+    def test_closing_waits_for_no_thread_that_wakes_the_listener(
+        self, driver: FakeRetrievalDriver, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """
+        R5: a signal handler that closes may have interrupted the waking of another.
+
+        What delivers to this retriever waits for that, and the handler waited for it.
+        """
+        is_waking, may_wake = threading.Event(), threading.Event()
+        wake = CallbackLane.wake
+
+        def wake_late(lane: CallbackLane) -> None:
+            if threading.current_thread() is delivering:
+                is_waking.set()
+                assert may_wake.wait(WAIT_SECONDS)
+            wake(lane)
+
+        retriever = LeaderRetriever("job", driver, clears_on_suspended=False)
+        retriever.start(RecordingListener())
+        assert driver._deliver is not None  # without the lock that `close` takes, too
+        event = ContactRestored(
+            publication=Publication(epoch=3, confirm_count=1, leader=leader(3))
+        )
+        delivering = threading.Thread(target=driver._deliver, args=[event])
+        monkeypatch.setattr(CallbackLane, "wake", wake_late)
+        delivering.start()
+        assert is_waking.wait(WAIT_SECONDS)
+        closing = threading.Thread(target=retriever.close)
+        closing.start()
+        closing.join(WAIT_SECONDS / 2)
+        has_returned = not closing.is_alive()
+        may_wake.set()
+        delivering.join()
+        closing.join()
+        assert has_returned
 
     @pytest.mark.proves("R5")
     def test_nothing_is_delivered_after_close(
