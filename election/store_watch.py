@@ -31,6 +31,7 @@ from nameservice import (
     callback_waits,
     get_logger,
 )
+from nameservice.interruptible import InterruptibleEvent
 
 
 if TYPE_CHECKING:
@@ -148,7 +149,7 @@ class StoreWatch:
         self._prefix = prefix
         self._fork_guard = ForkGuard()
         self._log = get_logger(component="store-watch")
-        self._wake = threading.Event()
+        self._wake = InterruptibleEvent()
         self._wake_async: Callable[[], None] | None = None
         self._step_lock = threading.Lock()
         self._told: dict[str, _State] = {}

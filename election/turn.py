@@ -21,6 +21,7 @@ import threading
 from typing import TYPE_CHECKING, Protocol, TypeVar, final
 
 from nameservice import LeadershipLostError, callback_waits
+from nameservice.interruptible import InterruptibleEvent
 
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ async def run_in_turn(
     loop = asyncio.get_running_loop()
     loop_thread = _LoopThread()
     has_come = asyncio.Event()
-    is_over = threading.Event()
+    is_over = InterruptibleEvent()
 
     def hold() -> None:
         if not callback_waits.wait(

@@ -12,6 +12,7 @@ import threading
 from typing import TYPE_CHECKING, final
 
 from nameservice import LocalProtocolError, callback_waits, get_logger
+from nameservice.interruptible import InterruptibleEvent
 
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class OpenServices:
         self._services: dict[LeaderElection | LeaderRetriever | StoreWatch, None] = {}
         self._is_closing = False
         self._is_ending = False
-        self._is_ended = threading.Event()
+        self._is_ended = InterruptibleEvent()
         self._error: Exception | None = None
 
     def keep(self, service: LeaderElection | LeaderRetriever | StoreWatch) -> None:
@@ -52,10 +53,11 @@ class OpenServices:
             LocalProtocolError: If everything is closed already.
         """
         with callback_waits.amid(), self._lock:
-            if self._is_closing:
+            self._services[service] = None
+            if self._is_closing:  # in a signal handler, it may be, that came just now
+                self._services.pop(service, None)
                 message = "these services are closed: open new ones"
                 raise LocalProtocolError(message)
-            self._services[service] = None
 
     def forget(self, service: LeaderElection | LeaderRetriever | StoreWatch) -> None:
         """Forget *service*: it has closed."""

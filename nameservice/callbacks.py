@@ -13,6 +13,7 @@ runs, for logs and debuggers.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from nameservice.callback_schedule import CallbackSchedule
 from nameservice.clock import NS_PER_SECOND
+from nameservice.interruptible import InterruptibleEvent
 from nameservice.lane_waits import callback_waits
 from nameservice.log import get_logger
 
@@ -49,7 +51,7 @@ class CallbackLane:
     def __init__(self, name: str, turn: Callable[[], bool]) -> None:
         self.name = name
         self.turn = turn
-        self.over = threading.Event()
+        self.over = InterruptibleEvent()
         self.thread: threading.Thread | None = None
         self._pool = _pool_of_this_process()
         self._pool.add(self)
@@ -101,7 +103,7 @@ class _CallbackPool:
             self._schedule.wake(lane, now_ns=time.monotonic_ns())
             is_needed = self._schedule.has_ready and not self._waiting_count
             thread = self._new_thread() if is_needed else None
-            self._changed.notify()
+            self._notify(1)
         if thread is not None:
             self._start(thread)
 
@@ -109,10 +111,18 @@ class _CallbackPool:
         """Wait for the threads to end, if there is no lane that they are for."""
         with callback_waits.amid(), self._changed:
             threads = () if len(self._schedule) else tuple(self._threads)
-            self._changed.notify_all()
+            self._notify(len(self._threads))
         if threading.current_thread() not in threads:
             for thread in threads:
-                thread.join()
+                # One that is only being started finds nothing to do, and ends.
+                with contextlib.suppress(RuntimeError):
+                    thread.join()
+
+    def _notify(self, count: int) -> None:
+        """Have that many threads look; the lock is held."""
+        # A signal handler that does so, too, may leave `notify` with none.
+        with contextlib.suppress(IndexError):
+            self._changed.notify(count)
 
     def _new_thread(self) -> threading.Thread:
         """Return a thread that counts as one that waits; the lock is held."""

@@ -44,6 +44,13 @@ class _Lane(Protocol):
         """Return which thread runs its turn now."""
 
 
+class _Event(Protocol):
+    """An `InterruptibleEvent`, or another where no signal handler interrupts."""
+
+    def wait(self) -> object:
+        """Return once it is set."""
+
+
 _inside: ContextVar[tuple[_Lane, ...]] = ContextVar("_inside", default=())
 _is_amid: ContextVar[bool] = ContextVar("_is_amid", default=False)
 
@@ -92,7 +99,7 @@ class CallbackWaits:
     def wait(
         self,
         lanes: Iterable[_Lane],
-        event: threading.Event,
+        event: _Event,
         *,
         on_waiting: Callable[[], object] | None = None,
     ) -> bool:

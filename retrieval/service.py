@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
-import queue
 import threading
 import time
 from collections import deque
@@ -19,6 +17,7 @@ from nameservice import (
     callback_waits,
     get_logger,
 )
+from nameservice.interruptible import InterruptibleEvent
 from nameservice.parameters import check_callbacks, check_timeout_seconds
 from retrieval.core import RetrieverCore
 
@@ -199,25 +198,20 @@ class LeaderRetriever:
         No lock is held meanwhile: it may be interrupted by a signal, whose handler
         closes the services.
         """
-        wake: queue.SimpleQueue[None] = queue.SimpleQueue()
-
-        def wake_up() -> None:
-            wake.put(None)
-
-        until = math.inf
+        until = None
         if timeout_seconds is not None:
             until = time.monotonic() + timeout_seconds
-        self._wakers.add(wake_up)  # before the look
+        wake = InterruptibleEvent()
+        self._wakers.add(wake.set)
         try:
-            while (leader := self._core.told) == held and not self._is_closed:
-                left = None if until == math.inf else until - time.monotonic()
-                if left is not None and left <= 0:
+            while self._core.told == held and not self._is_closed:
+                left = None if until is None else max(until - time.monotonic(), 0.0)
+                if not wake.wait(left):
                     break
-                with contextlib.suppress(queue.Empty):
-                    wake.get(timeout=left)
+                wake.clear()  # before the next look
         finally:
-            self._wakers.discard(wake_up)
-        return leader
+            self._wakers.discard(wake.set)
+        return self._core.told
 
     async def wait_for_leader_async(
         self, timeout_seconds: float | None = None
@@ -312,6 +306,9 @@ class LeaderRetriever:
                 self._is_withdrawn.set()
                 if self._lane is None:
                     self._end()
+                else:
+                    # It may have been closed before there was a lane to be woken.
+                    self._lane.wake()
 
     def _end(self) -> None:
         """Release everything: the listener, if there was one, hears no more."""

@@ -1,0 +1,53 @@
+"""`InterruptibleEvent`: an event that signal handlers wait for, and set."""
+
+from __future__ import annotations
+
+import contextlib
+from queue import Empty, SimpleQueue
+from typing import final
+
+
+__all__ = ["InterruptibleEvent"]
+
+
+@final
+class InterruptibleEvent:
+    """
+    Does as `threading.Event` does, and holds no lock.  Thread-safe.
+
+    That one holds a lock while it begins to wait, and while it ends.  A signal handler
+    that comes just then may set the same event, wait for it, or wait for a thread that
+    sets it: it would wait for ever.
+    """
+
+    def __init__(self) -> None:
+        self._is_set = False
+        # A queue for each: it is written in C, and its `put` is reentrant.
+        self._waiters: dict[SimpleQueue[None], None] = {}
+
+    def is_set(self) -> bool:
+        """Return whether it is set."""
+        return self._is_set
+
+    def set(self) -> None:
+        """Set it, and release those that wait."""
+        self._is_set = True
+        for waiter in tuple(self._waiters):
+            waiter.put(None)
+
+    def clear(self) -> None:
+        """Set it no more."""
+        self._is_set = False
+
+    def wait(self, timeout_seconds: float | None = None) -> bool:
+        """Return True once it is set, or False after *timeout_seconds*."""
+        waiter: SimpleQueue[None] = SimpleQueue()
+        self._waiters[waiter] = None  # before the look: `set` looks after its own
+        try:
+            if not self._is_set:
+                with contextlib.suppress(Empty):
+                    waiter.get(timeout=timeout_seconds)
+                    return True
+        finally:
+            del self._waiters[waiter]
+        return self._is_set
