@@ -487,6 +487,8 @@ class PollLoop:
 
     def _finish(self) -> None:
         """Take no more calls, run those taken, close what is to be closed."""
+        if self._is_over:
+            return  # a signal handler has stopped it amid `start`
         self._is_over = True  # before the last look for calls
         while self._calls:
             self._run_calls()

@@ -1,7 +1,12 @@
 from __future__ import annotations
 
+import contextlib
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
+from types import FrameType
+from typing import Any
 
 import pytest
 import zmq
@@ -17,6 +22,7 @@ from nameservice import (
 from tests.exhausted_threads import no_more_threads
 from tests.forking import run_in_child
 from tests.leaks import assert_closed, process_figures, settled
+from zmqtransport import loop as loop_module
 from zmqtransport.endpoints import parse_endpoint
 from zmqtransport.loop import PollLoop
 from zmqtransport.sockets import (
@@ -606,6 +612,42 @@ class TestEnd:
         loop.join(WAIT_SECONDS)
         with pytest.raises(LocalProtocolError, match="started before"):
             loop.run()
+
+    def test_a_loop_that_a_signal_handler_stops_amid_its_start_ends_once(self) -> None:
+        """Before any line of `start`: what it closes was closed twice."""
+        ended: list[int] = []
+        line_index = 0
+        is_interrupted = True
+        while is_interrupted:
+            loop = PollLoop(name="test")
+            loop.at_end(partial(ended.append, line_index))
+            left = line_index
+
+            def trace(
+                frame: FrameType, event: str, _: Any, loop: PollLoop = loop
+            ) -> Any:
+                nonlocal left
+                if frame.f_code.co_filename != loop_module.__file__:
+                    return None
+                if event == "line":
+                    left -= 1
+                    if left == -1:
+                        sys.settrace(None)
+                        loop.stop()
+                return trace
+
+            before = sys.gettrace()
+            sys.settrace(trace)
+            try:
+                with contextlib.suppress(LocalProtocolError):
+                    loop.start()
+            finally:
+                sys.settrace(before)
+            loop.stop()
+            loop.join(WAIT_SECONDS)
+            is_interrupted = left < 0
+            line_index += 1
+        assert ended == list(range(line_index))
 
     def test_a_loop_stopped_before_it_starts_is_over(self) -> None:
         """Its end callbacks have run, and it cannot be started."""
