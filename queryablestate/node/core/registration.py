@@ -48,6 +48,7 @@ from queryablestate.node.core.effects import (
     SendToProxy,
 )
 from queryablestate.wire.node_messages import NodeHeartbeat, RegisterNode
+from queryablestate.wire.refusals import NOT_LEADER
 
 
 if TYPE_CHECKING:
@@ -110,7 +111,8 @@ class Registration:
     Args:
         identity: Who registers.
         pause_ns: How long to wait after a first refusal; doubles with each attempt, up
-            to *pause_ns_max*, until a heartbeat is acknowledged.
+            to *pause_ns_max*, until a heartbeat is acknowledged.  It is no longer than
+            from one heartbeat to the next where a proxy does not lead for now.
         pause_ns_max: See above.
         answer_timeout_ns: How long a connection may take, and an answer.
 
@@ -286,6 +288,13 @@ class Registration:
                     max(now_ns, self._not_before_ns) + self._answer_timeout_ns
                 )
             return []
+        if message.reason == NOT_LEADER and self.session_timeout_ns:
+            # It may lead again at any moment, does not tell those it has refused, and
+            # waits for its nodes for one session timeout: it is asked as often as it
+            # would be sent heartbeats.
+            often_ns = self.session_timeout_ns // HEARTBEATS_PER_SESSION_TIMEOUT
+            soon_ns = now_ns + max(self._pause_ns, often_ns)
+            self._not_before_ns = min(self._not_before_ns, soon_ns)
         self._try_later(now_ns)
         return [ReportRefused(reason=message.reason, detail=message.detail)]
 

@@ -88,13 +88,17 @@ class Talk:
         return SendToProxy(message=NodeHeartbeat(registration_id="r", number=number))
 
     def answer(
-        self, leader_epoch: int = 3, *, direct_lease_ms: int = 0
+        self,
+        leader_epoch: int = 3,
+        *,
+        direct_lease_ms: int = 0,
+        session_timeout_ms: int = SESSION_TIMEOUT_MS,
     ) -> tuple[list[NodeEffect], bool]:
         """Answer the question."""
         message = NodeRegistered(
             leader_epoch=leader_epoch,
             control_id="c",
-            session_timeout_ms=SESSION_TIMEOUT_MS,
+            session_timeout_ms=session_timeout_ms,
             jobs=(),
             direct_lease_ms=direct_lease_ms,
         )
@@ -318,6 +322,34 @@ class TestRefusals:
             talk.registration.connected(now_ns=talk.now_ns)
             talk.advance()
         assert pauses == [100, 200, 400, 400]
+
+    @pytest.mark.proves("S2", "Q3")
+    def test_a_leader_that_is_away_for_a_moment_is_asked_often(
+        self, talk: Talk
+    ) -> None:
+        """
+        S2, Q3: it may lead again, and waits for its nodes for one session timeout.
+
+        While it had no contact with the name service it refused them, and they asked
+        every five seconds at last.  When it led again, under the same epoch, none told
+        them: its session timeout was over, they counted as away, and readers were told
+        that state is unavailable.
+        """
+        talk.ask()
+        talk.answer(session_timeout_ms=1_000)
+        assert talk.acknowledge(1)
+        talk.now_ns += PAUSE
+        talk.registration.connected(now_ns=talk.now_ns)
+        pauses = []
+        for _ in range(5):
+            talk.advance()
+            talk.refuse("not-leader")
+            pause_ms = talk.deadline_ms()
+            assert pause_ms is not None
+            pauses.append(pause_ms)
+            talk.advance(pause_ms)
+            talk.registration.connected(now_ns=talk.now_ns)
+        assert pauses == [100, 200, 200, 200, 200]
 
     def test_an_acknowledgement_lets_it_begin_anew(self, talk: Talk) -> None:
         """Who has been taken is not made to wait for what was before."""
