@@ -98,15 +98,9 @@ class Shares(Generic[T]):
             len(self._owners) > self._count_max
             or self.size_bytes > self._size_bytes_max
         ):
-            # Of those that have as much, the newcomer goes.
-            most = max(map(self._part_of, self._shares.values()))
-            loser = share
-            if self._part_of(share) < most:
-                loser = next(
-                    other
-                    for other in self._shares.values()
-                    if self._part_of(other) == most
-                )
+            loser = max(self._shares.values(), key=self._part_of)
+            if self._part_of(share) == self._part_of(loser):
+                loser = share  # of those that have as much, the newcomer goes
             newest = next(reversed(loser.taken))
             self.free(newest)
             turned_away.append(newest)
@@ -115,7 +109,9 @@ class Shares(Generic[T]):
         return turned_away
 
     def free(self, one: T) -> None:
-        """Take the place of *one* back, which has one."""
+        """Take the place of *one* back, if it has one."""
+        if one not in self._owners:
+            return
         owner = self._owners.pop(one)
         share = self._shares[owner]
         size_bytes = share.taken.pop(one)

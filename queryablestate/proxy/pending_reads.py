@@ -268,8 +268,7 @@ class PendingReads:
             waiting.append((read.node, read_id))
             self._strike(read.node, read_id)
         del self.reads[read_id]
-        if read_id in self._shares:  # what was turned away has no place any more
-            self._shares.free(read_id)
+        self._shares.free(read_id)  # what was turned away has no place any more
         client = read.asked.client
         own = self._of_client[client]
         own.remove(read_id)

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, final
 from attrs import define
 
 from queryablestate.shares import Shares
-from queryablestate.wire.questions import size_bytes_of
 
 
 if TYPE_CHECKING:
@@ -44,6 +43,8 @@ class ParkedQuestion:
         keys: Its second frame.
         asked_at_ns: When it came.
         deadline_ns: When an answer is worth nothing any more.
+        owner: Whose place it takes (`owner_of`).
+        size_bytes: About how much memory it takes (`size_bytes_of`).
     """
 
     client: LinkId
@@ -52,16 +53,8 @@ class ParkedQuestion:
     keys: bytes
     asked_at_ns: int
     deadline_ns: int
-
-    @property
-    def owner(self) -> str | LinkId:
-        """Return whose place it takes."""
-        return owner_of(self.client, self.caller)
-
-    @property
-    def size_bytes(self) -> int:
-        """Return about how much memory it takes."""
-        return size_bytes_of(self.ask.operation, self.keys)
+    owner: str | LinkId
+    size_bytes: int
 
 
 @final

@@ -265,7 +265,9 @@ class ReadRouter:
         forbidden = self._forbidden(client, caller, ask, location)
         if forbidden is not None:
             return [forbidden]
-        problem = self._problem_of(client, caller, ask, keys)
+        owner = owner_of(client, caller)
+        size_bytes = size_bytes_of(ask.operation, keys)
+        problem = self._problem_of(client, owner, ask, keys, size_bytes)
         if problem is not None:
             return [failed(client, ask.request_id, problem)]
         charge = charge_of(caller, ask, location)
@@ -277,13 +279,15 @@ class ReadRouter:
                 decision.retry_after_ns / NS_PER_SECOND, decision.limit
             )
             return [failed(client, ask.request_id, error)]
-        limits = self.limits
+        limits = self._limits
         deadline_ns = now_ns + (
             limits.deadline_ns_default
             if ask.deadline_ms is None
             else min(ask.deadline_ms * NS_PER_MS, limits.deadline_ns_max)
         )
-        asked = ParkedQuestion(client, caller, ask, keys, now_ns, deadline_ns)
+        asked = ParkedQuestion(
+            client, caller, ask, keys, now_ns, deadline_ns, owner, size_bytes
+        )
         if location.problem is not None:
             return [unavailable(client, ask.request_id, location, ask.node_index)]
         if location.batch_id is None:  # no node knows of it yet
@@ -405,7 +409,12 @@ class ReadRouter:
         return refused(client, ask.request_id, STALE_ROUTE)
 
     def _problem_of(
-        self, client: LinkId, caller: Caller, ask: Ask, keys: bytes
+        self,
+        client: LinkId,
+        owner: str | LinkId,
+        ask: Ask,
+        keys: bytes,
+        size_bytes: int,
     ) -> RemoteProtocolError | DidNotHappenError | None:
         """Return why a question is not passed on, or None."""
         if isinstance(ask.operation, ScanRows | WalkRows):
@@ -417,16 +426,16 @@ class ReadRouter:
         if counted != ask.key_count or (is_bare and keys):
             detail = f"the question has {counted} keys, and says {ask.key_count}"
             return RemoteProtocolError("malformed", detail)
-        if ask.key_count > self.limits.keys_per_request_max:
+        limits = self._limits
+        if ask.key_count > limits.keys_per_request_max:
             return DidNotHappenError(
                 f"{ask.key_count} keys are too many for one question: at most "
-                f"{self.limits.keys_per_request_max}"
+                f"{limits.keys_per_request_max}"
             )
-        size_bytes = size_bytes_of(ask.operation, keys)
-        if self.nodes.has_part(owner_of(client, caller), size_bytes):
+        if self.nodes.has_part(owner, size_bytes):
             return no_room_error(len(self.nodes))
         own_count = self.nodes.count_of_client(client)
-        if own_count >= self.limits.client_pending_count_max:
+        if own_count >= limits.client_pending_count_max:
             return DidNotHappenError(
                 f"{own_count} questions of this connection wait for answers already: "
                 "ask again in a moment"

@@ -8,7 +8,11 @@ import pytest
 
 from queryablestate.control.events import LinkId
 from queryablestate.proxy.access import ANONYMOUS_CALLER, Caller
-from queryablestate.proxy.read_parking import ParkedQuestion, ParkedQuestions
+from queryablestate.proxy.read_parking import (
+    ParkedQuestion,
+    ParkedQuestions,
+    owner_of,
+)
 from queryablestate.wire.questions import Ask, GetValues
 
 
@@ -35,7 +39,16 @@ def asked(
         key_count=1,
         deadline_ms=1,
     )
-    return ParkedQuestion(client, caller, ask, bytes(size_bytes), 0, deadline_ns)
+    return ParkedQuestion(
+        client,
+        caller,
+        ask,
+        bytes(size_bytes),
+        0,
+        deadline_ns,
+        owner_of(client, caller),
+        size_bytes,
+    )
 
 
 def parking(*, count_max: int = 10, size_bytes_max: int = 100) -> ParkedQuestions:
