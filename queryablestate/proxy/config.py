@@ -204,7 +204,8 @@ class ProxyConfig:
         default=100_000,
         validator=check_count,
         metadata=_about(
-            "Requests that were passed on to nodes and are not answered yet.",
+            "Requests that were passed on to nodes and are not answered yet, of "
+            "256 MiB at most. Where they are short, callers share these places.",
             is_reloadable=True,
         ),
     )
