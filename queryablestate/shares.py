@@ -3,12 +3,13 @@
 
 One owner may have all of them while no other one wants any.  When they are short, the
 owner that has most gives some up, its newest first, until the newcomer fits, or belongs
-to the owner that has most itself (rule B2).
+to the owner that has most itself (rule B2).  Most of what is short: who has many small
+ones makes no room for bytes that others take.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, TypeVar, final
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 
 from attrs import Factory, define
 
@@ -70,18 +71,16 @@ class Shares(Generic[T]):
 
         If not, `take` gives it a place for that much: some other one has more.
         """
-        if (
-            len(self._owners) < self._count_max
-            and self.size_bytes + size_bytes <= self._size_bytes_max
-        ):
+        is_count_short = len(self._owners) >= self._count_max
+        is_size_short = self.size_bytes + size_bytes > self._size_bytes_max
+        if not (is_count_short or is_size_short):
             return False
         own = self._shares.get(owner)
         count = 1 if own is None else 1 + len(own.taken)
         size_bytes += 0 if own is None else own.size_bytes
         owner_count = len(self._shares) + (own is None)
-        return (
-            count * owner_count > self._count_max
-            or size_bytes * owner_count > self._size_bytes_max
+        return (is_count_short and count * owner_count > self._count_max) or (
+            is_size_short and size_bytes * owner_count > self._size_bytes_max
         )
 
     def take(self, owner: Hashable, one: T, size_bytes: int) -> list[T]:
@@ -94,19 +93,21 @@ class Shares(Generic[T]):
         self._owners[one] = owner
         self.size_bytes += size_bytes
         turned_away: list[T] = []
-        while (
-            len(self._owners) > self._count_max
-            or self.size_bytes > self._size_bytes_max
-        ):
-            loser = max(self._shares.values(), key=self._part_of)
-            if self._part_of(share) == self._part_of(loser):
+        while True:
+            if len(self._owners) > self._count_max:
+                part_of = _count_of
+            elif self.size_bytes > self._size_bytes_max:
+                part_of = _size_bytes_of
+            else:
+                return turned_away
+            loser = max(self._shares.values(), key=part_of)
+            if part_of(share) == part_of(loser):
                 loser = share  # of those that have as much, the newcomer goes
             newest = next(reversed(loser.taken))
             self.free(newest)
             turned_away.append(newest)
             if newest is one:
-                break
-        return turned_away
+                return turned_away
 
     def free(self, one: T) -> None:
         """Take the place of *one* back, if it has one."""
@@ -126,9 +127,10 @@ class Shares(Generic[T]):
         self._shares.clear()
         self.size_bytes = 0
 
-    def _part_of(self, share: _Share[T]) -> float:
-        """Return which part of the room a share takes, of places or of bytes."""
-        return max(
-            len(share.taken) / self._count_max,
-            share.size_bytes / self._size_bytes_max,
-        )
+
+def _count_of(share: _Share[Any]) -> int:
+    return len(share.taken)
+
+
+def _size_bytes_of(share: _Share[Any]) -> int:
+    return share.size_bytes

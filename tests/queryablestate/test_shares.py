@@ -43,7 +43,7 @@ class TestShares:
         assert some.take("d", 30, 0) == [11]
 
     def test_bytes_are_shared_like_places(self) -> None:
-        """Who has the largest part of either has most."""
+        """Who has the largest part of what is short has most."""
         some = shares(100, 10)
         assert some.take("a", 1, 4) == []
         assert some.take("a", 2, 4) == []
@@ -51,6 +51,24 @@ class TestShares:
         assert some.size_bytes == 7
         assert some.take("b", 4, 11) == [4]
         assert some.size_bytes == 7
+
+    def test_who_has_many_small_ones_makes_no_room_for_bytes(self) -> None:
+        """
+        B2: places were not short, and giving them up makes no room to speak of.
+
+        Some callers that filled the room with a few large questions had others, of a
+        larger part of the places, give up thousands of small ones for the next one.
+        """
+        some = shares(100, 1_000)
+        for one in range(50):
+            assert some.take("many", one, 1) == []
+        for one in (100, 101):
+            assert some.take("large", one, 300) == []
+        assert some.take("other", 200, 300) == []
+        assert not some.has_part("many", 60)
+        assert some.take("many", 50, 60) == [101]
+        assert some.take("other", 201, 300) == [201]
+        assert len(some) == 53
 
     def test_who_has_its_part_is_known_beforehand(self) -> None:
         """It would not keep a place; who has less gets one, at the cost of others."""
