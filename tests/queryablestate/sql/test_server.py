@@ -31,6 +31,7 @@ from queryablestate import (
     StateNode,
     token_sha256,
 )
+from queryablestate.client.async_client import AsyncQueryableStateClient
 from queryablestate.connect.tokens import generate_token
 from queryablestate.local_cluster import LocalStateCluster
 from queryablestate.proxy.config_toml import parse_proxy_config
@@ -783,7 +784,9 @@ class TestLimits:
         assert (limited["connections_max"], "ulimit" in limited["reason"]) == (1, True)
 
     @pytest.mark.proves("B2", "F6")
-    def test_who_logs_in_at_once_finds_as_many_places(self, served: Served) -> None:
+    def test_who_logs_in_at_once_finds_as_many_places(
+        self, served: Served, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """B2: there is room for one more when both of them begin."""
         config = SQLConfig(bind="127.0.0.1:0", connection_count_max=2, worker_count=1)
         with (
@@ -791,6 +794,14 @@ class TestLimits:
             connect(server),
             contextlib.ExitStack() as held,
         ):
+            both_are_there = asyncio.Barrier(2)
+            ask_proxy = AsyncQueryableStateClient.jobs
+
+            async def jobs(client: AsyncQueryableStateClient) -> Any:
+                await both_are_there.wait()
+                return await ask_proxy(client)
+
+            monkeypatch.setattr(AsyncQueryableStateClient, "jobs", jobs)
             host, _, port = server.address.rpartition(":")
             both = [
                 held.enter_context(
