@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar, final
 from attrs import frozen
 from msgspec import Struct
 
+from nameservice import ConfigurationError
 from nameservice.clock import MS_PER_SECOND, US_PER_SECOND
 from nameservice.parameters import check_seconds
 from queryablestate.connect.snapshot_files import SnapshotDirectory
@@ -103,8 +104,15 @@ class RestoreInformation:
 
 
 def location_of(place: str | os.PathLike[str]) -> str:
-    """Return the URI that *place* is; a path is made absolute."""
+    """
+    Return the URI that *place* is; a path is made absolute.
+
+    Raises:
+        ConfigurationError: If it is empty: a shell's variable was not set.
+    """
     text = os.fspath(place)
+    if not text:
+        raise ConfigurationError("name a directory for the snapshot: this one is empty")
     return text if "://" in text else str(Path(text).absolute())
 
 

@@ -24,7 +24,7 @@ from queryablestate import (
     UnknownStateError,
 )
 from queryablestate.client.calls import Build
-from queryablestate.operations.snapshots import take_snapshot
+from queryablestate.operations.snapshots import location_of, take_snapshot
 from queryablestate.store.store import StateStore
 from queryablestate.wire.snapshot_messages import SnapshotTaken, TakeSnapshot
 from tests.queryablestate.snapshot_writing import (
@@ -263,6 +263,12 @@ def take(ha: HAServices, place: Path) -> SnapshotInformation:
     with LocalStateCluster(ha, nodes=2), StateOperations(ha) as operations:
         write(ha, range(2))
         return operations.snapshot(JOB, place)
+
+
+def test_a_snapshot_goes_to_no_directory_without_a_name() -> None:
+    """What a shell makes of a variable that is not set is not the present directory."""
+    with pytest.raises(ConfigurationError, match="this one is empty"):
+        location_of("")
 
 
 class TestFailures:
