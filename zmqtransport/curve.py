@@ -29,6 +29,7 @@ import attrs
 import zmq
 
 from nameservice import ConfigurationError
+from nameservice.new_file import write_new_file
 from zmqtransport.access import AllowList, is_z85_key, parse_allow_list
 
 
@@ -47,7 +48,6 @@ _PUBLIC_SUFFIX: Final = ".key"
 _SECRET_SUFFIX: Final = ".key_secret"  # noqa: S105 (a file name)
 _KEY_FILE_SIZE_BYTES_MAX: Final = 64 * 1024
 _ALLOW_LIST_SIZE_BYTES_MAX: Final = 4 * 1024 * 1024
-_SECRET_MODE: Final = 0o600
 _PUBLIC_MODE: Final = 0o644
 _KEYS_PER_FILE_MAX: Final = 8
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
@@ -131,14 +131,13 @@ def write_key_pair(pair: CurveKeyPair, base: Path) -> KeyFiles:
     )
     heading = f'metadata\n    name = "{name}"\ncurve\n'
     public_line = f'    public-key = "{pair.public_key}"\n'
-    _write_new(
+    write_new_file(
         files.secret_file,
         "#   Lodestar CURVE key pair.  Keep this file secret: it is an identity.\n"
         f'{heading}{public_line}    secret-key = "{pair.secret_key}"\n',
-        mode=_SECRET_MODE,
     )
     try:
-        _write_new(
+        write_new_file(
             files.public_file,
             "#   Lodestar CURVE public key.  May be shown to anybody.\n"
             f"{heading}{public_line}",
@@ -335,27 +334,3 @@ def _read_text(path: Path, *, what: str, size_bytes_max: int) -> tuple[str, int]
         raise ConfigurationError(
             f"{what} {path} is not UTF-8 text: is it the right file?"
         ) from None
-
-
-def _write_new(path: Path, text: str, *, mode: int) -> None:
-    """Create *path*, which must not exist, with exactly the permissions *mode*."""
-    try:
-        descriptor = os.open(
-            path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _SECRET_MODE
-        )
-    except FileExistsError as exc:
-        raise ConfigurationError(
-            f"{path} exists and is not overwritten: choose another name, or remove it "
-            "if it is not in use"
-        ) from exc
-    except OSError as exc:
-        raise ConfigurationError(f"{path} cannot be written: {exc.strerror}") from exc
-    try:
-        with open(descriptor, "w", encoding="utf-8") as file:  # noqa: PTH123 (O_EXCL)
-            os.fchmod(descriptor, mode)  # whatever the umask is
-            file.write(text)
-            file.flush()
-            os.fsync(descriptor)
-    except OSError as exc:
-        path.unlink(missing_ok=True)
-        raise ConfigurationError(f"{path} cannot be written: {exc.strerror}") from exc

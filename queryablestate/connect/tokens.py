@@ -7,12 +7,14 @@ hash needs neither salt nor slowness (`queryablestate.proxy.access`).
 
 from __future__ import annotations
 
-import os
 import secrets
-from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from nameservice import ConfigurationError
+from nameservice.new_file import write_new_file
+
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 __all__ = ["TOKEN_SUFFIX", "generate_token", "write_token"]
@@ -21,8 +23,6 @@ TOKEN_SUFFIX: Final = ".token"  # noqa: S105 (the end of a file's name)
 """What the names of token files end in."""
 
 _SIZE_BYTES: Final = 32
-_OWNER_ONLY: Final = 0o600
-_CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
 def generate_token() -> str:
@@ -42,23 +42,5 @@ def write_token(token: str, base: Path) -> Path:
         ConfigurationError: If it exists or cannot be written.
     """
     path = base.with_name(base.name + TOKEN_SUFFIX)
-    try:
-        descriptor = os.open(path, _CREATE, _OWNER_ONLY)
-    except FileExistsError as error:
-        raise ConfigurationError(
-            f"{path} exists and is not overwritten: choose another name, or remove it "
-            "if it is not in use"
-        ) from error
-    except OSError as error:
-        raise ConfigurationError(
-            f"{path} cannot be written: {error.strerror}"
-        ) from error
-    try:
-        with open(descriptor, "w", encoding="utf-8") as file:  # noqa: PTH123 (O_EXCL)
-            file.write(f"{token}\n")
-    except OSError as error:
-        path.unlink(missing_ok=True)
-        raise ConfigurationError(
-            f"{path} cannot be written: {error.strerror}"
-        ) from error
+    write_new_file(path, f"{token}\n")
     return path
