@@ -783,6 +783,9 @@ class World:
         is_storm = self.scenario.profile is Profile.STORM and not self.network.is_calm
         if reason != "empty" and not is_storm:
             return  # only it has what it has
+        records = self.moves.present.values()
+        if not is_storm and any(node.node_id in one.node_ids for one in records):
+            return  # an operator's late request has undone its drain since
         host.stop()
         host.has_left = reason == "empty"
         if not self.network.is_calm:
