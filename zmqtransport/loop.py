@@ -528,7 +528,7 @@ class _WakePipe:
             os.write(self._writer, b"\0")
 
     def drain(self) -> None:
-        """Take note of having been woken."""
+        """Empty the pipe: the loop has woken."""
         with contextlib.suppress(BlockingIOError):
             os.read(self.reader, _WAKE_SIZE_BYTES)
 

@@ -132,7 +132,7 @@ class Greeting:
         return event
 
     def refused(self, message: Hello) -> None:
-        """Take note that the election has no place for the session of *message*."""
+        """Give back what the session of *message* was to cost: it was refused."""
         self._budget.give_back(_cost_bytes(message))
 
     def welcome(self, client: ServedClient, turn: Turn) -> None:

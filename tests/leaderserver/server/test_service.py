@@ -1180,7 +1180,7 @@ class TestSubscriptions:
 
 
 def watch(number: int) -> WatchStoreRequest:
-    """Return how a store is watched that nobody has seen before."""
+    """Return how a store is watched by a client that has seen nothing of it."""
     return WatchStoreRequest(
         component_id=f"c/{number}", incarnation_seen=0, revision_seen=None
     )

@@ -442,7 +442,7 @@ class TestManyClients:
 
     @pytest.mark.proves("B2", "F3")
     def test_watches_of_leaders_leave_room_for_others(self, ask: Asker) -> None:
-        """B2: whoever watched leaders could have all watches that there are."""
+        """B2: one client that watched leaders could have all watches."""
         with (
             ask.watch("/v1/leaders/x/watch") as one,
             ask.watch("/v1/leaders/y/watch") as two,

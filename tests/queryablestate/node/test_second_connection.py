@@ -275,7 +275,7 @@ class TestSecondConnection:
         The first one broke alone, and ZeroMQ made another, over which the node
         registered.  Large answers went on over the second one.  The proxy took them for
         those of the former registration, which it knew nothing of any more: each was
-        lost, and whoever asked got no answer until the deadline, again and again.
+        lost, and clients got no answer until the deadline, again and again.
         """
         _, second = stage.join()
         stage.connected.clear()

@@ -455,6 +455,16 @@ class _TakenOver:
         self._stage.__exit__(None, None, None)
 
 
+def waiting_commit(peer: ScriptedPeer, node: ScriptedNode) -> int:
+    """Return the request of a commit that waits, for up to a minute, for its node."""
+    peer.hello()
+    state = peer.make_state()
+    number = commit(peer, state.state_number, timeout_ms=60_000)
+    while not isinstance(node.receive(), VerifyStages):
+        pass
+    return number
+
+
 class TestChanges:
     @pytest.mark.proves("Q3")
     def test_who_waits_for_nodes_is_told_when_the_proxy_resigns(
@@ -462,11 +472,7 @@ class TestChanges:
     ) -> None:
         """Q3: a commit has a minute, and ends at once."""
         with ScriptedPeer(stage.proxy.address, keeps_unread=True) as peer:
-            peer.hello()
-            state = peer.make_state()
-            number = commit(peer, state.state_number, timeout_ms=60_000)
-            while not isinstance(node.receive(), VerifyStages):
-                pass
+            number = waiting_commit(peer, node)
             assert figure(stage, "changes_waiting") == 1
             closer = threading.Thread(target=stage.proxy.close)
             closer.start()
@@ -479,11 +485,7 @@ class TestChanges:
     ) -> None:
         """C1: its writer may have none by now; asking again is up to the client."""
         with ScriptedPeer(stage.proxy.address, keeps_unread=True) as peer:
-            peer.hello()
-            state = peer.make_state()
-            number = commit(peer, state.state_number, timeout_ms=60_000)
-            while not isinstance(node.receive(), VerifyStages):
-                pass
+            number = waiting_commit(peer, node)
             stage.proxy.reconfigure(ProxyConfig())
             assert is_refused(peer.answer(number), "did-not-happen")
 
