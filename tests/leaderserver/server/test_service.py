@@ -1186,6 +1186,11 @@ def watch(number: int) -> WatchStoreRequest:
     )
 
 
+def state_bytes(conversation: Conversation) -> int:
+    """Return what all that is kept costs."""
+    return int(conversation.service.figures(now_ns=0)["state_bytes"])
+
+
 class TestMemory:
     """N3: what clients have the server keep has a limit together."""
 
@@ -1232,6 +1237,43 @@ class TestMemory:
             assert failure(alice.say(register(f"x-{number}"))) == Failure.LIMIT_REACHED
         assert conversation.service.figures(now_ns=0)["state_bytes"] == cost_bytes
         assert isinstance(bob.answer(subscribe()), SnapshotReply)
+
+    @pytest.mark.proves("N3")
+    def test_what_was_refused_is_given_back_at_once(self) -> None:
+        """N3: also where all was counted a moment ago, and so is not counted again."""
+        conversation = Conversation(state_bytes_max=31_000, contender_count_max=1)
+        alice = Talker(conversation, "alice")
+        alice.hello()
+        alice.say(register("x-0"))
+        greeted = [Talker(conversation, f"other {n}").hello() for n in range(10)]
+        (found,) = greeted[-1]  # there is no room for one more session
+        assert isinstance(found, Send)
+        assert isinstance(found.message, RefusedHello)
+        cost_bytes = state_bytes(conversation)
+        assert 2_200 < 31_000 - cost_bytes < 3_800  # for one contender, not for two
+        for number in range(1, 3):
+            assert failure(alice.say(register(f"x-{number}"))) == Failure.LIMIT_REACHED
+        assert isinstance(alice.answer(watch(0)), StoreRevisionReply)
+
+    @pytest.mark.proves("N3")
+    def test_a_session_that_was_refused_is_given_back_at_once(self) -> None:
+        """N3: as above; the election has no place for it."""
+        conversation = Conversation(
+            state_bytes_max=38_000, session_count_max=1, subscription_count_max=99
+        )
+        alice = Talker(conversation, "alice")
+        alice.hello()
+        number = 0
+        while state_bytes(conversation) < 38_000 - 5_600:
+            assert isinstance(alice.answer(watch(number)), StoreRevisionReply)
+            number += 1
+        cost_bytes = state_bytes(conversation)
+        assert 38_000 - cost_bytes > 4_200  # for one session, and for no watch beside
+        for index in range(2):
+            (refused,) = Talker(conversation, f"other {index}").hello()
+            assert isinstance(refused, Send)
+            assert isinstance(refused.message, RefusedHello)
+        assert isinstance(alice.answer(watch(number)), StoreRevisionReply)
 
     @pytest.mark.proves("N3")
     def test_sessions_that_are_refused_take_no_memory(self) -> None:
