@@ -23,8 +23,6 @@ itself cannot go on (a socket was closed under it), it says so in the log, to
 
 from __future__ import annotations
 
-import contextlib
-import os
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -51,6 +49,7 @@ from zmqtransport.sockets import (
     receive_now,
     translate_zmq_errors,
 )
+from zmqtransport.wake_pipe import WakePipe
 
 
 __all__ = ["MessageHandler", "PollLoop"]
@@ -62,7 +61,6 @@ T = TypeVar("T")
 
 _WAIT_MS_MAX: Final = 3_600_000
 _FAILURE_PAUSE_NS: Final = 100 * NS_PER_MS
-_WAKE_SIZE_BYTES: Final = 4_096
 
 
 @final
@@ -117,7 +115,7 @@ class PollLoop:
         self._failure: Exception | None = None
         self._failure_count = 0
 
-        # Not held by who calls, nor taken in the loop's thread; see `_WakePipe`.
+        # Not held by who calls, nor taken in the loop's thread; see `WakePipe`.
         self._lock = threading.RLock()  # guards whether it is started and stopping
         self._calls: deque[Callable[[], None]] = deque()
         self._is_stopping = False
@@ -127,7 +125,7 @@ class PollLoop:
         self._thread: threading.Thread | None = None
         self._thread_id: int | None = None
 
-        self._wake_pipe: _WakePipe | None = _WakePipe()
+        self._wake_pipe: WakePipe | None = WakePipe()
         self._add(self._wake_pipe.reader, self._wake_pipe.drain)
 
     # What is served.
@@ -504,36 +502,3 @@ class PollLoop:
     def _check_thread(self) -> None:
         """Assert that the caller may touch what belongs to the loop's thread."""
         assert self._thread_id in (None, threading.get_ident()), "not the loop's thread"
-
-
-@final
-class _WakePipe:
-    """
-    What wakes the loop; not a ZeroMQ pair: any thread may write to it.
-
-    There is no lock.  A thread that calls may be interrupted by a signal, whose handler
-    closes the loop's owner and waits for the loop: it would wait for a lock that the
-    interrupted thread holds.  So the pipe closes when no one can write to it any more.
-    """
-
-    def __init__(self) -> None:
-        self.reader, self._writer = os.pipe()
-        self._guard = ForkGuard()
-        for descriptor in (self.reader, self._writer):
-            os.set_blocking(descriptor, False)
-
-    def wake(self) -> None:
-        """Make the poll return."""
-        with contextlib.suppress(BlockingIOError):  # it was woken often enough
-            os.write(self._writer, b"\0")
-
-    def drain(self) -> None:
-        """Empty the pipe: the loop has woken."""
-        with contextlib.suppress(BlockingIOError):
-            os.read(self.reader, _WAKE_SIZE_BYTES)
-
-    def __del__(self) -> None:
-        """Close it; in a child the numbers may be those of others by now."""
-        if not self._guard.is_inherited:
-            os.close(self.reader)
-            os.close(self._writer)

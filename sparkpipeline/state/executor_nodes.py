@@ -1,11 +1,9 @@
 """
 `start_nodes`: a state node under every executor of a Spark application.
 
-Theory of operation.  Spark has no way to say "once on each executor".  A barrier stage
-comes close: its tasks run all at once or not at all, so one with as many tasks as there
-are slots has a task on every executor.  The tasks tell each other which JVM they run
-under, and the first one of each JVM starts the node as a process of its own
-(`sparkpipeline.state.executor_node_process`), which ends with that JVM.
+Theory of operation.  Under each executor (`sparkpipeline.state.each_executor`) the node
+is started as a process of its own (`sparkpipeline.state.executor_node_process`), which
+ends with the executor's JVM.
 
 Nodes are stopped the same way, since signals do not cross machines, except those whose
 files and processes are seen from the driver.
@@ -23,16 +21,14 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, final
+from typing import TYPE_CHECKING, Any, Final, Self, final
 
-from attrs import asdict, evolve, frozen
-from pyspark import BarrierTaskContext
+from attrs import asdict, evolve
 
 from haservices import Backend, HAConfig
 from nameservice import (
     NS_PER_SECOND,
     ConfigurationError,
-    LocalProtocolError,
     NameServiceError,
     SystemClock,
     UnreachableError,
@@ -42,12 +38,20 @@ from nameservice import (
 from queryablestate.node.config import NodeConfig
 from sparkpipeline.spark_session import check_session
 from sparkpipeline.state import executor_node_process
+from sparkpipeline.state.each_executor import (
+    POLL_SECONDS,
+    Action,
+    Place,
+    executors_asked_for,
+    is_local,
+    on_each_executor,
+    wait_for_executors,
+)
 from sparkpipeline.state.executor_node_process import (
     PID_PREFIX,
     NodeOrder,
     RunningNode,
     holder_of,
-    machine,
     processes_seen,
     read_slots,
     start_time_of,
@@ -55,7 +59,7 @@ from sparkpipeline.state.executor_node_process import (
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from types import TracebackType
 
     from pyspark import SparkContext
@@ -64,32 +68,12 @@ if TYPE_CHECKING:
 
 __all__ = ["ExecutorNodes", "start_nodes"]
 
-_LOCAL_CLUSTER: Final = re.compile(r"local-cluster\[\s*(\d+)\s*,.*\]")
 _SAID_LENGTH_MAX: Final = 500
-_POLL_SECONDS: Final = 0.1
 _STOP_TIMEOUT_SECONDS: Final = 20.0
 _KILL_TIMEOUT_SECONDS: Final = 5.0
 _PID_LINE: Final = re.compile(rb"^%s(\d+)\n" % PID_PREFIX.encode(), re.MULTILINE)
 _START_GRACE_SECONDS: Final = 30.0
 """What a process may take beside being registered: Python, imports, the store."""
-
-
-@final
-@frozen(kw_only=True)
-class _Place:
-    """
-    Where an action runs.
-
-    Attributes:
-        jvm_pid: The executor.
-        is_alone: Whether all executors are on this machine.
-    """
-
-    jvm_pid: int
-    is_alone: bool
-
-
-_Action: TypeAlias = "Callable[[_Place], Iterable[dict[str, Any]]]"
 
 
 def start_nodes(
@@ -159,7 +143,7 @@ def start_nodes(
             "beside Spark"
         )
     wanted_count = (
-        1 if _is_local(context) else executor_count or _executor_count(context)
+        1 if is_local(context) else executor_count or executors_asked_for(context)
     )
     order = NodeOrder(
         data_dir=os.fspath(data_dir),
@@ -176,7 +160,7 @@ def start_nodes(
     start = _starting(
         order, nodes_per_executor, is_loopback=checked.bind_endpoint.is_loopback
     )
-    _wait_for_executors(context, wanted_count, timeout_seconds)
+    wait_for_executors(context, wanted_count, timeout_seconds)
     try:
         nodes = _started(
             context, start, wanted_count, nodes_per_executor, timeout_seconds
@@ -190,7 +174,7 @@ def start_nodes(
 
 def _started(
     context: SparkContext,
-    start: _Action,
+    start: Action,
     executor_count: int,
     nodes_per_executor: int,
     timeout_seconds: float,
@@ -199,7 +183,7 @@ def _started(
     clock = SystemClock()
     deadline_ns = clock.now_ns() + seconds_to_ns(timeout_seconds)
     while True:
-        answers = _on_each_executor(context, start)
+        answers = on_each_executor(context, start)
         for answer in answers:
             if "error" in answer:
                 raise _error_of(answer, timeout_seconds)
@@ -213,9 +197,9 @@ def _started(
             )
         # An executor that has just died counts until Spark notices.  Those that have
         # their nodes keep them, so it can be asked again.
-        threading.Event().wait(_POLL_SECONDS)
+        threading.Event().wait(POLL_SECONDS)
         left_seconds = max(0.0, (deadline_ns - clock.now_ns()) / NS_PER_SECOND)
-        _wait_for_executors(context, executor_count, left_seconds)
+        wait_for_executors(context, executor_count, left_seconds)
 
 
 @final
@@ -254,7 +238,7 @@ class ExecutorNodes:
         if not elsewhere or self._context._jsc is None:  # noqa: SLF001 (None once stopped; there is no public way to ask)
             return
         try:
-            left = _on_each_executor(self._context, _stopping(elsewhere))
+            left = on_each_executor(self._context, _stopping(elsewhere))
         except Exception as error:  # noqa: BLE001 (Py4J's, if the application ends)
             _warn_of(elsewhere, str(error))
         else:
@@ -272,70 +256,10 @@ class ExecutorNodes:
         self.stop()
 
 
-def _executor_count(context: SparkContext) -> int:
-    """Return how many executors the application has asked for, as far as it says."""
-    if found := _LOCAL_CLUSTER.fullmatch(str(context.master)):
-        return int(found[1])
-    return int(context.getConf().get("spark.executor.instances", "1"))
-
-
-def _is_local(context: SparkContext) -> bool:
-    """Return whether the driver's JVM is the one executor."""
-    master = str(context.master)
-    return master == "local" or master.startswith("local[")
-
-
-def _wait_for_executors(
-    context: SparkContext, executor_count: int, timeout_seconds: float
-) -> None:
-    """Wait until the application has that many executors; in local mode it has one."""
-    if _is_local(context):
-        return
-    clock = SystemClock()
-    deadline_ns = clock.now_ns() + seconds_to_ns(timeout_seconds)
-    tracker = context._jsc.sc().statusTracker()  # noqa: SLF001 (Python's has no executors)
-    while True:
-        # One of them is the driver.
-        found = len(tracker.getExecutorInfos()) - 1
-        if found >= executor_count:
-            return
-        left_ns = deadline_ns - clock.now_ns()
-        if left_ns <= 0:
-            raise UnreachableError(
-                f"{executor_count} executors",
-                timeout_seconds,
-                f"the application has {found}: give it more, or wait for fewer",
-            )
-        # Spark does not tell Python when an executor comes.
-        threading.Event().wait(min(_POLL_SECONDS, left_ns / NS_PER_SECOND))
-
-
-def _on_each_executor(context: SparkContext, action: _Action) -> list[dict[str, Any]]:
-    """Return what *action* yields, called once under each executor's JVM."""
-    java_context = context._jsc.sc()  # noqa: SLF001 (Python has no way to count slots)
-    profile = java_context.resourceProfileManager().defaultResourceProfile()
-    slot_count = java_context.maxNumConcurrentTasks(profile)
-
-    def run(_: Iterable[int]) -> Iterator[str]:
-        task = BarrierTaskContext.get()
-        jvm_pid = _jvm_pid()
-        here = [processes_seen(), jvm_pid]
-        told = json.dumps([*here, task.partitionId(), machine()])
-        everybody = [json.loads(text) for text in task.allGather(told)]
-        if min(one[2] for one in everybody if one[:2] == here) != task.partitionId():
-            return  # another one sees to this JVM
-        is_alone = {one[3] for one in everybody} == {machine()}
-        for answer in action(_Place(jvm_pid=jvm_pid, is_alone=is_alone)):
-            yield json.dumps(answer)
-
-    tasks = context.parallelize(range(slot_count), slot_count).barrier()
-    return [json.loads(text) for text in tasks.mapPartitions(run).collect()]
-
-
-def _starting(order: NodeOrder, count: int, *, is_loopback: bool) -> _Action:
+def _starting(order: NodeOrder, count: int, *, is_loopback: bool) -> Action:
     """Return what starts *count* nodes under a JVM that has none yet."""
 
-    def start(place: _Place) -> Iterator[dict[str, Any]]:
+    def start(place: Place) -> Iterator[dict[str, Any]]:
         if is_loopback and not place.is_alone:
             yield _failed(
                 ConfigurationError(
@@ -419,7 +343,7 @@ def _stop_started(context: SparkContext, order: NodeOrder) -> None:
     One that is still starting ends by itself: the worker that it would tell is gone.
     """
 
-    def stop(_place: _Place | None) -> Iterator[dict[str, Any]]:
+    def stop(_place: Place | None) -> Iterator[dict[str, Any]]:
         started = [
             node
             for node in read_slots(Path(order.data_dir))
@@ -429,7 +353,7 @@ def _stop_started(context: SparkContext, order: NodeOrder) -> None:
 
     try:
         answers = (
-            list(stop(None)) if _is_local(context) else _on_each_executor(context, stop)
+            list(stop(None)) if is_local(context) else on_each_executor(context, stop)
         )
         _warn_of([RunningNode(**one) for one in answers], "they do not end")
     except Exception as error:  # noqa: BLE001 (Py4J's; the caller gets the first error)
@@ -438,10 +362,10 @@ def _stop_started(context: SparkContext, order: NodeOrder) -> None:
         )
 
 
-def _stopping(nodes: Sequence[RunningNode]) -> _Action:
+def _stopping(nodes: Sequence[RunningNode]) -> Action:
     """Return what stops those of *nodes* that are where it is called."""
 
-    def stop(_place: _Place) -> Iterator[dict[str, Any]]:
+    def stop(_place: Place) -> Iterator[dict[str, Any]]:
         yield from map(asdict, _stop_here(nodes))
 
     return stop
@@ -477,7 +401,7 @@ def _stop_here(nodes: Iterable[RunningNode]) -> list[RunningNode]:
             if clock.now_ns() >= deadline_ns:
                 break
             # A process without a parent tells no other of its end.
-            threading.Event().wait(_POLL_SECONDS)
+            threading.Event().wait(POLL_SECONDS)
     return ending
 
 
@@ -491,35 +415,3 @@ def _warn_of(left: Sequence[RunningNode], reason: str) -> None:
 def _signal(node: RunningNode, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(node.pid, number)
-
-
-def _jvm_pid() -> int:
-    """
-    Return the JVM that the present Python worker works for.
-
-    Raises:
-        LocalProtocolError: If it works for none.
-    """
-    pid = os.getpid()
-    while pid > 1:
-        name, parent_pid = _process(pid)
-        if name == "java":
-            return pid
-        pid = parent_pid
-    raise LocalProtocolError("this is no Python worker of a Spark executor")
-
-
-def _process(pid: int) -> tuple[str, int]:
-    """Return the name of a process and its parent; ("", 0) if it is not there."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:  # not Linux
-        said = subprocess.run(
-            ["ps", "-o", "ppid=,comm=", "-p", str(pid)],  # noqa: S607 (wherever it is)
-            capture_output=True,
-            text=True,
-            check=False,
-        ).stdout.split(maxsplit=1)
-        return (Path(said[1].strip()).name, int(said[0])) if len(said) == 2 else ("", 0)
-    before, _, after = stat.rpartition(")")
-    return before.partition("(")[2], int(after.split()[1])

@@ -26,6 +26,7 @@ from queryablestate.proxy.config import ProxyConfig
 from queryablestate.proxy.server import QueryStateProxyServer
 from sparkpipeline import start_nodes
 from sparkpipeline.state import executor_nodes
+from sparkpipeline.state.each_executor import on_each_executor
 from sparkpipeline.state.executor_node_process import (
     NodeOrder,
     RunningNode,
@@ -140,7 +141,7 @@ class TestLocalMode:
                 start_nodes(spark, config, data_dir=tmp_path, timeout_seconds=0.5)
         assert read_slots(tmp_path) == []
 
-    @pytest.mark.parametrize("fails", ["_on_each_executor", "_wait_for_executors"])
+    @pytest.mark.parametrize("fails", ["on_each_executor", "wait_for_executors"])
     def test_an_error_of_a_later_round_leaves_no_node_of_an_earlier_one(
         self,
         spark: SparkSession,
@@ -154,10 +155,9 @@ class TestLocalMode:
 
         The caller had no handle, and the nodes ran on.
         """
-        ask = executor_nodes._on_each_executor
 
         def lose_answers(*arguments: Any) -> list[dict[str, Any]]:
-            ask(*arguments)
+            on_each_executor(*arguments)
             assert len(read_slots(tmp_path)) == 1
             monkeypatch.setattr(executor_nodes, fails, fail)
             return []
@@ -166,7 +166,7 @@ class TestLocalMode:
             message = "the stage failed"
             raise RuntimeError(message)
 
-        monkeypatch.setattr(executor_nodes, "_on_each_executor", lose_answers)
+        monkeypatch.setattr(executor_nodes, "on_each_executor", lose_answers)
         with pytest.raises(RuntimeError, match="the stage failed"):
             start_nodes(spark, config, data_dir=tmp_path)
         assert read_slots(tmp_path) == []
