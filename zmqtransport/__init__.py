@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         ConnectionLimiter,
         connection_count_possible,
         connection_limit,
+        open_files_bound,
     )
     from zmqtransport.connections import (
         ConnectFailed,
@@ -155,6 +156,7 @@ __all__ = [
     "load_public_key",
     "load_public_keys",
     "new_context",
+    "open_files_bound",
     "open_socket",
     "parse_allow_list",
     "parse_endpoint",
@@ -183,6 +185,7 @@ __getattr__, __dir__ = lazy_face(
             "ConnectionLimiter",
             "connection_count_possible",
             "connection_limit",
+            "open_files_bound",
         ),
         "zmqtransport.connections": (
             "ConnectFailed",

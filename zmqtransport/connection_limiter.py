@@ -26,7 +26,12 @@ if TYPE_CHECKING:
     from zmqtransport.connections import ConnectionEvent, ConnectionId
 
 
-__all__ = ["ConnectionLimiter", "connection_count_possible", "connection_limit"]
+__all__ = [
+    "ConnectionLimiter",
+    "connection_count_possible",
+    "connection_limit",
+    "open_files_bound",
+]
 
 _DESCRIPTORS_KEPT_COUNT: Final = 128
 
@@ -41,6 +46,19 @@ def connection_count_possible() -> int:
     """
     descriptor_count_max, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return max(0, descriptor_count_max - _DESCRIPTORS_KEPT_COUNT)
+
+
+def open_files_bound(*, fifth_count: int) -> tuple[int, str]:
+    """
+    Return as a bound of `connection_limit` what there are file descriptors for.
+
+    Args:
+        fifth_count: How many fifths of `connection_count_possible` the connections may
+            take: those that have not spoken yet, and what the server opens itself, come
+            on top.
+    """
+    possible = max(1, connection_count_possible() * fifth_count // 5)
+    return possible, "the system's limit of open files: raise ulimit -n"
 
 
 def connection_limit(configured: int, *bounds: tuple[int, str], log: Logger) -> int:

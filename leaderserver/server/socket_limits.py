@@ -8,9 +8,9 @@ from leaderserver.server.core.memory_plan import CONNECTION_COST_BYTES
 from leaderserver.server.core.reply_queues import QueueLimits
 from zmqtransport import (
     SocketLimits,
-    connection_count_possible,
     connection_limit,
     framing,
+    open_files_bound,
 )
 
 
@@ -90,11 +90,8 @@ def connections_per_port_max(config: ServerConfig, log: Logger) -> int:
     """Return how many connections each port takes; *log* says why not more."""
     return connection_limit(
         config.connections_max,
-        (
-            # Two ports, and a quarter for those that have not spoken yet.
-            max(1, connection_count_possible() * 2 // 5),
-            "the system's limit of open files (ulimit -n): a client needs two",
-        ),
+        # Two ports, and a quarter for those that have not spoken yet.
+        open_files_bound(fifth_count=2),
         (
             config.memory_plan.connections_per_port_max,
             f"memory_limit_bytes: a connection takes {CONNECTION_COST_BYTES:,}",

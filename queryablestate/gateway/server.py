@@ -38,7 +38,7 @@ from queryablestate.gateway.announcement import Announcement
 from queryablestate.gateway.app import GatewayApp
 from queryablestate.gateway.config import GatewayConfig
 from queryablestate.gateway.http_protocol import BoundedProtocol, protocol_for
-from zmqtransport import connection_count_possible, connection_limit
+from zmqtransport import connection_limit, open_files_bound
 
 
 if TYPE_CHECKING:
@@ -231,11 +231,7 @@ class GatewayServer:
         # Without a free descriptor no connection is taken, and none makes room for it.
         connection_count_max = connection_limit(
             self._config.connection_count_max,
-            (
-                # Connections to the proxy and to nodes come on top.
-                max(1, connection_count_possible() * 4 // 5),
-                "the system's limit of open files: raise ulimit -n",
-            ),
+            open_files_bound(fifth_count=4),  # those to the proxy and to nodes on top
             log=self._log,
         )
         limits = evolve(self._config, connection_count_max=connection_count_max)

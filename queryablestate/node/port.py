@@ -11,8 +11,8 @@ from zmqtransport import (
     Authenticator,
     Port,
     SocketLimits,
-    connection_count_possible,
     connection_limit,
+    open_files_bound,
 )
 
 
@@ -77,9 +77,6 @@ class NodePort:
         on_closed: Callable[[Sequence[Peer]], None],
     ) -> None:
         self._on_message = on_message
-        # Half is for its files, and for connections that it opens itself; and a quarter
-        # comes on top for those over which no admitted peer has spoken yet.
-        possible_count = max(1, connection_count_possible() * 2 // 5)
         with ExitStack() as resources:
             self._authenticator = Authenticator(
                 context,
@@ -95,10 +92,10 @@ class NodePort:
                 authenticator=self._authenticator,
                 connections_max=connection_limit(
                     config.connections_max,
-                    (
-                        possible_count,
-                        "the system's limit of open files: raise ulimit -n",
-                    ),
+                    # Half is for its files, and for connections that it opens itself;
+                    # and a quarter comes on top for those over which no admitted peer
+                    # has spoken yet.
+                    open_files_bound(fifth_count=2),
                     log=get_logger(component=component),
                 ),
                 loop=loop,

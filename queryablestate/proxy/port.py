@@ -35,10 +35,10 @@ from zmqtransport import (
     SendOutcome,
     SocketLimits,
     ZMQContext,
-    connection_count_possible,
     connection_limit,
     load_key_files,
     new_context,
+    open_files_bound,
 )
 
 
@@ -142,11 +142,7 @@ class ProxyPort:
             authenticator=self._authenticator,
             connections_max=connection_limit(
                 config.connections_max,
-                (
-                    # A quarter comes on top: see `admitted`.
-                    max(1, connection_count_possible() * 4 // 5),
-                    "the system's limit of open files: raise ulimit -n",
-                ),
+                open_files_bound(fifth_count=4),  # a quarter on top: see `admitted`
                 log=get_logger(component="query-proxy"),
             ),
             loop=loop,

@@ -34,7 +34,7 @@ from queryablestate.sql.connection import Connection, Shared
 from queryablestate.sql.desk import Desk
 from queryablestate.sql.jobs import Setup
 from queryablestate.sql.workers import Workers
-from zmqtransport import connection_count_possible, connection_limit
+from zmqtransport import connection_limit, open_files_bound
 
 
 if TYPE_CHECKING:
@@ -217,11 +217,7 @@ class SQLServer:
             # Without a free descriptor no connection is taken, and none makes room.
             connection_count_max = connection_limit(
                 config.connection_count_max,
-                (
-                    # As many again have yet to begin a session.
-                    max(1, connection_count_possible() * 2 // 5),
-                    "the system's limit of open files: raise ulimit -n",
-                ),
+                open_files_bound(fifth_count=2),  # as many have yet to begin a session
                 log=self._log,
             )
             limits = evolve(config, connection_count_max=connection_count_max)
