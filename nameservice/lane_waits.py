@@ -52,7 +52,16 @@ class _Event(Protocol):
 
 
 _inside: ContextVar[tuple[_Lane, ...]] = ContextVar("_inside", default=())
-_is_amid: ContextVar[bool] = ContextVar("_is_amid", default=False)
+
+
+@final
+class _Amid(threading.local):
+    """How many blocks of `CallbackWaits.amid` this thread is in."""
+
+    depth = 0
+
+
+_amid = _Amid()
 
 
 @final
@@ -80,16 +89,16 @@ class CallbackWaits:
 
         For whatever holds a lock that turns of lanes need, too.
         """
-        token = _is_amid.set(True)
+        _amid.depth += 1
         try:
             yield
         finally:
-            _is_amid.reset(token)
+            _amid.depth -= 1
 
     @property
     def is_amid(self) -> bool:
         """Return whether the caller is a signal handler that must not wait."""
-        return _is_amid.get()
+        return _amid.depth > 0
 
     def is_inside(self, lanes: Iterable[_Lane]) -> bool:
         """Return whether the caller is part of a turn of one of *lanes*."""

@@ -3,6 +3,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import copy_context
 from typing import final
 
 from nameservice import CallbackWaits
@@ -101,6 +102,20 @@ class TestCallbackWaits:
         outer.set()
         thread.join(WAIT_SECONDS)
         assert waits._awaited_by == {}
+
+    def test_what_began_amid_something_is_not_amid_it(self) -> None:
+        """
+        A thread or a coroutine that begins amid something may take its context along.
+
+        Where it closed something later, it did not wait.
+        """
+        waits, lane = CallbackWaits(), Lane()
+        with waits.amid():
+            context = copy_context()
+            assert waits.is_amid
+            assert not waits.wait([lane], set_event())
+        assert not waits.is_amid
+        assert context.run(waits.wait, [lane], set_event())
 
     def test_child_begins_anew(self) -> None:
         """E10: the parent's threads are not there, and none of them holds the lock."""
