@@ -30,12 +30,11 @@ from haservices.zookeeper.retrieval import (
 )
 from haservices.zookeeper.session import ZooKeeperSession
 from haservices.zookeeper.store import (
-    StoreGuesses,
+    OwnCommits,
     ZooKeeperStoreDriver,
     cleanup_store,
 )
 from haservices.zookeeper.store_feeds import ZooKeeperStoreFeeds
-from haservices.zookeeper.store_turns import CommitTurns
 from nameservice import ForkGuard, SystemClock, check_component_id
 from retrieval import LeaderRetriever
 
@@ -83,8 +82,7 @@ class ZooKeeperHAServices:
         self._operations = ZooKeeperOperations(
             self._session, self._paths, self._fork_guard
         )
-        self._guesses = StoreGuesses()
-        self._turns = CommitTurns()
+        self._own_commits = OwnCommits()
         self._open = OpenServices(self._session.close)
         self._session.open()
 
@@ -143,7 +141,7 @@ class ZooKeeperHAServices:
         """Return the metadata of *job_id* that only its leader may write."""
         paths = self._component(job_id)
         driver = ZooKeeperStoreDriver(
-            self._session, paths, self._elections, self._guesses, self._turns
+            self._session, paths, self._elections, self._own_commits
         )
         feeds = ZooKeeperStoreFeeds(self._session, paths, self._open)
         return LeaderStore(paths.component_id, driver, feeds=feeds)

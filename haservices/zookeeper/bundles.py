@@ -17,9 +17,9 @@ the leader may (the deletion is a commit of its own), and a reader that comes to
 reads the path again: it holds another value by then.
 
 What refers to a bundle is read node by node, and the leader may be committing on other
-threads: their bundles are there, and nothing refers to them yet.  All of them are
-threads of its process, so it knows which bundles are *under way*, and leaves them.  To
-any other nothing comes to refer once its commit is done, however long the look takes.
+threads: their bundles are there, and nothing refers to them yet.  All of them commit
+by the same services, which know which bundles are *under way*, and leave them.  To any
+other nothing comes to refer once its commit is done, however long the look takes.
 A cleanup may be another process's.  There a deletion is one transaction with the check
 that nothing has been committed since before the first look.
 """
@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Final
 from haservices.zookeeper.nodes import (
     CheckNode,
     DeleteNode,
+    NodeMissingError,
     TransactionFailedError,
     check_absent,
 )
@@ -52,8 +53,7 @@ if TYPE_CHECKING:
 
 __all__ = ["bundled", "collect", "read_value"]
 
-# Bundles of this process whose commits may yet go through.
-_under_way: Final[set[str]] = set()
+_ATTEMPT_COUNT_MAX: Final = 5
 
 
 def read_value(
@@ -79,6 +79,7 @@ def bundled(
     paths: ComponentPaths,
     operations: Sequence[NodeOperation],
     transact: Callable[[Sequence[NodeOperation]], None],
+    under_way: set[str],
 ) -> Iterator[Sequence[NodeOperation]]:
     """
     Make a bundle of the values of *operations*; it goes if the block fails.
@@ -88,6 +89,7 @@ def bundled(
         paths: Of the component.
         operations: Too large to be sent as they are, and small enough with references.
         transact: Commits as the leader.
+        under_way: Bundles of these services whose commits may yet go through.
 
     Yields:
         The same operations with references, and one more that checks the bundle.
@@ -95,31 +97,47 @@ def bundled(
     name = uuid.uuid4().hex
     path = f"{paths.bundles}/{name}"
     bundle, referring = refer(operations, paths, name=name)
-    _collect_own(session, paths, transact)
-    _under_way.add(name)
+    _collect_own(session, paths, transact, under_way)
+    under_way.add(name)
     try:
-        session.calls.write(lambda: session.parents.create(paths.bundles))
-        session.calls.write(lambda: session.connection.create(path, bundle))
+        _create(session, paths, path, bundle)
         yield referring
     except (DidNotHappenError, StaleEpochError):
         # Whatever else went wrong, the references may have been written, or be yet.
-        _under_way.discard(name)
+        under_way.discard(name)
         with contextlib.suppress(NameServiceError):
             transact([DeleteNode(path=path)])
         raise
-    _under_way.discard(name)
+    under_way.discard(name)
+
+
+def _create(
+    session: ZooKeeperSession, paths: ComponentPaths, path: str, bundle: bytes
+) -> None:
+    """Create a bundle at *path*, and what is above it, which a cleanup may remove."""
+    for _ in range(_ATTEMPT_COUNT_MAX):
+        try:
+            session.calls.write(lambda: session.parents.create(paths.bundles))
+            session.calls.write(lambda: session.connection.create(path, bundle))
+        except NodeMissingError:
+            session.loop.call(lambda: session.parents.forget(paths.bundles))
+        else:
+            return
+    message = f"others removed {paths.bundles} {_ATTEMPT_COUNT_MAX} times"
+    raise DidNotHappenError(message)
 
 
 def _collect_own(
     session: ZooKeeperSession,
     paths: ComponentPaths,
     transact: Callable[[Sequence[NodeOperation]], None],
+    under_way: set[str],
 ) -> None:
     """Delete the bundles that no path refers to, nor will; *transact* is the leader."""
     names = read_children(session, paths.bundles)
     # After they were listed, and before what refers to them is: a commit that is not
     # under way now is done by then.
-    names = [name for name in names if name not in _under_way]
+    names = [name for name in names if name not in under_way]
     for name in _unused(session, paths, names):
         with contextlib.suppress(TransactionFailedError):  # another was quicker
             transact([DeleteNode(path=f"{paths.bundles}/{name}")])

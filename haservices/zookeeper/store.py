@@ -17,6 +17,8 @@ import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, assert_never, final
 
+from attrs import Factory, frozen
+
 from election.store import VersionedValue
 from haservices.zookeeper.bundles import bundled, collect, read_value
 from haservices.zookeeper.entry import Commit
@@ -43,6 +45,7 @@ from haservices.zookeeper.store_core import (
     SendCommit,
     Started,
 )
+from haservices.zookeeper.store_turns import CommitTurns
 from nameservice import MayHaveHappenedError, RemoteProtocolError, StaleEpochError
 
 
@@ -55,10 +58,9 @@ if TYPE_CHECKING:
     from haservices.zookeeper.paths import ComponentPaths
     from haservices.zookeeper.session import ZooKeeperSession
     from haservices.zookeeper.store_core import CommitEvent
-    from haservices.zookeeper.store_turns import CommitTurns
 
 
-__all__ = ["StoreGuesses", "ZooKeeperStoreDriver", "cleanup_store"]
+__all__ = ["OwnCommits", "ZooKeeperStoreDriver", "cleanup_store"]
 
 _ATTEMPT_COUNT_MAX: Final = 5
 _GUESS_COUNT_MAX: Final = 10_000
@@ -74,14 +76,12 @@ class ZooKeeperStoreDriver:
         session: ZooKeeperSession,
         paths: ComponentPaths,
         elections: ZooKeeperElections,
-        guesses: StoreGuesses,
-        turns: CommitTurns,
+        own: OwnCommits,
     ) -> None:
         self._session = session
         self._paths = paths
         self._elections = elections
-        self._guesses = guesses
-        self._turns = turns
+        self._own = own
 
     def get(self, path: str) -> VersionedValue | None:
         """Return what is under *path*, or None."""
@@ -125,11 +125,11 @@ class ZooKeeperStoreDriver:
         acl_size_bytes = self._session.connection.acl_size_bytes
         stored = [self._paths.stored(operation.path) for operation in operations]
         seconds = self._session.config.connect_timeout_seconds
-        with self._turns.turn(stored, timeout_seconds=seconds):
+        with self._own.turns.turn(stored, timeout_seconds=seconds):
             core = CommitCore(
                 operations,
                 paths=self._paths,
-                known=self._guesses.known(stored),
+                known=self._own.guesses.known(stored),
                 size_of=lambda nodes: request_size_bytes(
                     nodes, acl_size_bytes=acl_size_bytes
                 ),
@@ -156,7 +156,7 @@ class ZooKeeperStoreDriver:
                 case Look(paths=paths):
                     followed = self._look(paths)
                 case NoteNode(path=path, is_there=is_there):
-                    self._guesses.note(path, is_there=is_there)
+                    self._own.guesses.note(path, is_there=is_there)
                 case FailCommit(error=error):
                     raise error
                 case Finish():
@@ -173,7 +173,11 @@ class ZooKeeperStoreDriver:
         try:
             if effect.is_bundled:
                 with bundled(
-                    self._session, self._paths, effect.nodes, transact
+                    self._session,
+                    self._paths,
+                    effect.nodes,
+                    transact,
+                    self._own.bundles_under_way,
                 ) as referring:
                     self._transact([*referring, effect.mark], transact)
             else:
@@ -226,6 +230,23 @@ class StoreGuesses:
             self._are_there[node] = is_there
             while len(self._are_there) > _GUESS_COUNT_MAX:
                 self._are_there.popitem(last=False)
+
+
+@final
+@frozen
+class OwnCommits:
+    """
+    What services know of the commits that go by them.  Thread-safe.
+
+    Attributes:
+        guesses: Which nodes are there, as far as they know.
+        turns: Which commits wait for which.
+        bundles_under_way: Bundles whose commits may yet go through.
+    """
+
+    guesses: StoreGuesses = Factory(StoreGuesses)
+    turns: CommitTurns = Factory(CommitTurns)
+    bundles_under_way: set[str] = Factory(set)
 
 
 def cleanup_store(session: ZooKeeperSession, paths: ComponentPaths) -> None:

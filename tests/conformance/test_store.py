@@ -295,6 +295,16 @@ class TestL3Limits:
         assert leader.contender.calls == (Granted(session), Revoked())
         assert waiting.wait_for_confirm().epoch > session.epoch
 
+    def test_a_commit_of_many_values_after_a_cleanup_of_others(
+        self, harness: Harness, leader: Candidate, session: LeaderSession
+    ) -> None:
+        """L3: whatever a cleanup removes, the leader goes on writing."""
+        large = [Put(f"p/{number:04}", b"x" * 1_000) for number in range(1_000)]
+        leader.store.commit(large, session=session)
+        harness.open().cleanup(JOB)
+        leader.store.commit(large, session=session)
+        assert leader.store.list("p/") == [operation.path for operation in large]
+
     def test_cleanup_of_nothing_is_no_error(self, harness: Harness) -> None:
         """L3: nor does it bring anything into being."""
         harness.open().cleanup("never-heard-of")
