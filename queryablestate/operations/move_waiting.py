@@ -31,8 +31,8 @@ class RescaleWaiting:
 
     Args:
         on_progress: Is told of every step.
-        since: How things were when somebody began to wait, if that was before the first
-            step: what was done in between counts, too.
+        since: What was asked for, and how things were then: what was done before the
+            first step counts, too.
         now_ns: The time.
     """
 
@@ -48,6 +48,7 @@ class RescaleWaiting:
         self._on_progress = on_progress
         self._progress = MoveProgress()
         self._left_count: int | None = None
+        self._asked = since
         if since is not None:
             _observe(self._progress, [since], now_ns=now_ns)
 
@@ -66,13 +67,31 @@ class RescaleWaiting:
             is_settled: Whether the proxy changes assignments already: before, it has
                 not looked who is there.
             now_ns: The time.
+
+        Raises:
+            DidNotHappenError: If it is something else by now that is wanted.
         """
         figures = _observe(self._progress, rescalings, now_ns=now_ns)
         self._left_count = figures.left_count
         if self._on_progress is not None:
             self._on_progress(rescalings, figures)
+        self._check_wanted(rescalings)
         is_over = is_settled and all(each.is_done for each in rescalings)
         return rescalings if is_over else None
+
+    def _check_wanted(self, rescalings: Sequence[RescalingInformation]) -> None:
+        """Return if what was asked for is what is wanted still."""
+        asked = self._asked
+        if asked is None:
+            return
+        for each in rescalings:
+            # The numbers change when somebody asks for others, and never else: the end
+            # of that move is not the end of ours.
+            if each.job_id == asked.job_id and _wanted(each) != _wanted(asked):
+                raise DidNotHappenError(
+                    f"something else was asked for meanwhile: {each.job_id} is to have "
+                    f"{_wanted(each)} now, not {_wanted(asked)}"
+                )
 
     def missing(self) -> str:
         """Return what is still waited for, as a part of a sentence."""
@@ -136,13 +155,15 @@ class DrainWaiting:
         )
         if self._on_progress is not None:
             self._on_progress(drain, figures)
+        if not drain.is_draining and not (drain.is_empty and drain.is_away):
+            # Also if it is empty just now: it is there, and may be given key groups at
+            # any moment.  One that was forgotten meanwhile is not.
+            raise DidNotHappenError(
+                f"{self._node_id} is not being drained any more: it was started anew, "
+                "or was told to take part again (drain --undo)"
+            )
         if drain.is_empty:
             return drain
-        if not drain.is_draining:
-            raise DidNotHappenError(
-                f"{self._node_id} is not being drained any more, and not empty: it "
-                "was started anew, or was told to take part again (drain --undo)"
-            )
         if (
             not is_settled
             or not drain.left_count  # of copies; batches that were begun come to an end
@@ -185,6 +206,15 @@ def _observe(
         fetched_sizes=_fetched_sizes(rescalings),
         seconds_left=_seconds_left(rescalings),
         now_ns=now_ns,
+    )
+
+
+def _wanted(rescaling: RescalingInformation) -> str:
+    """Return what a job is to have, as a part of a sentence."""
+    nodes, replicas = rescaling.node_count, rescaling.replica_count
+    return (
+        f"{nodes} {'node' if nodes == 1 else 'nodes'} and {replicas} "
+        f"{'copy' if replicas == 1 else 'copies'} of each key group"
     )
 
 

@@ -192,7 +192,8 @@ class StateOperations:
         Args:
             job_id: Which job; None waits for all.
             timeout_seconds: How long; None waits as long as it takes.
-            since: What `rescale` returned: with it the figures begin there.
+            since: What `rescale` returned: with it the figures begin there, and that is
+                what is waited for.
             on_progress: Is told whenever the proxy was asked, some times a second;
                 what it raises ends the waiting.
 
@@ -202,6 +203,7 @@ class StateOperations:
         Raises:
             DeadlineExceededError: If there was something to do after
                 *timeout_seconds*; says how much.
+            DidNotHappenError: If somebody has asked for something else since.
             UnknownJobError: If there is no state of the job.
             AccessDeniedError: If the proxy has callers, and this is no ``admin``.
             NameServiceError: If the proxy could not be asked for a minute.
@@ -227,9 +229,9 @@ class StateOperations:
         As `wait_until_rescaled`, but for:
 
         Raises:
-            DidNotHappenError: If the node is not drained any more, though it is not
-                empty: it was started anew, or somebody has undone it; or if there is
-                no other node that could take what it has.
+            DidNotHappenError: If the node is not being drained (any more: it was
+                started anew, or somebody has undone it); or if there is no other node
+                that could take what it has.
         """
         return wait_until_drained(
             self._calls,

@@ -104,6 +104,30 @@ class TestRescaleWaiting:
         assert waiting.step([told(0)], is_settled=False, now_ns=1) is None
         assert waiting.step([told(0)], is_settled=True, now_ns=2) is not None
 
+    @pytest.mark.proves("O6")
+    @pytest.mark.parametrize(
+        "other", [evolve(told(0), node_count=3), evolve(told(0), replica_count=2)]
+    )
+    def test_what_another_has_asked_for_is_not_what_was_waited_for(
+        self, other: RescalingInformation
+    ) -> None:
+        """
+        O6: who asked first hears that it did not happen.
+
+        The end of the second operator's move was told the first as the end of its own.
+        """
+        waiting = RescaleWaiting(None, since=told(64), now_ns=0)
+        assert waiting.step([told(32)], is_settled=True, now_ns=1) is None
+        with pytest.raises(DidNotHappenError, match="2 nodes and 1 copy of each"):
+            waiting.step([other], is_settled=True, now_ns=2)
+
+    def test_who_only_watches_waits_for_whatever_is_wanted(self) -> None:
+        """O6: nothing was asked for, so nothing can be missed."""
+        waiting = RescaleWaiting(None, since=None, now_ns=0)
+        assert waiting.step([told(32)], is_settled=True, now_ns=1) is None
+        done = [evolve(told(0), node_count=3)]
+        assert waiting.step(done, is_settled=True, now_ns=2) is done
+
     def test_it_says_what_is_missing(self) -> None:
         """One that gives up waiting is told how much was left."""
         waiting = RescaleWaiting(None, since=None, now_ns=0)
@@ -140,6 +164,23 @@ class TestDrainWaiting:
             waiting.step(
                 drained(5, is_draining=False), [told(5)], is_settled=True, now_ns=0
             )
+
+    @pytest.mark.proves("S1")
+    def test_one_that_takes_part_again_is_not_empty_for_long(self) -> None:
+        """
+        S1: that it may end is not said of a node that may be given something now.
+
+        It was, if it had nothing at the moment at which somebody undid the draining.
+        """
+        waiting = DrainWaiting("n-1", None)
+        assert waiting.step(drained(5), [told(5)], is_settled=True, now_ns=0) is None
+        with pytest.raises(DidNotHappenError, match="take part again"):
+            waiting.step(
+                drained(0, is_draining=False), [told(0)], is_settled=True, now_ns=1
+            )
+        forgotten = evolve(drained(0, is_draining=False), is_away=True)
+        end = waiting.step(forgotten, [told(0)], is_settled=True, now_ns=2)
+        assert end is forgotten
 
     def test_nobody_who_could_take_it_is_an_end(self) -> None:
         """S1: after five seconds in which nothing is planned, and not one before."""

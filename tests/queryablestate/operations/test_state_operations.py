@@ -147,6 +147,22 @@ class TestRescaling:
             with pytest.raises(DidNotHappenError, match="take part again"):
                 operations.wait_until_drained("node-1", timeout_seconds=5.0)
 
+    @pytest.mark.proves("O6")
+    def test_two_operators_at_once(self, ha: HAServices) -> None:
+        """O6: the job is as the last one wants it, and the first one is told."""
+        with LocalStateCluster(ha, nodes=2), StateOperations(ha) as operations:
+            Publisher(ha, "job", {"state": NUMBERS}).write({"state": [(1, 1)]})
+            first = operations.rescale("job", node_count=1)
+            second = operations.rescale("job", node_count=2)
+            with pytest.raises(DidNotHappenError, match="2 nodes and 1 copy"):
+                operations.wait_until_rescaled(
+                    "job", since=first, timeout_seconds=TIMEOUT_SECONDS
+                )
+            (done,) = operations.wait_until_rescaled(
+                "job", since=second, timeout_seconds=TIMEOUT_SECONDS
+            )
+            assert done.node_count == 2
+
     @pytest.mark.proves("S2")
     def test_waiting_survives_the_proxy(self, ha: HAServices) -> None:
         """S2: the next proxy goes on with the move, and who waits asks that one."""
