@@ -38,8 +38,9 @@ def run(parsed: argparse.Namespace) -> int:
         # It has read what it wanted; a server that is heard by no one has failed.
         is_serving = parsed.verb in {"elect", "standby", *SERVING_VERBS}
         return ExitCode.FAILED if is_serving else ExitCode.DONE
-    except KeyboardInterrupt:
-        say(parsed.verb, "interrupted")
+    except KeyboardInterrupt as interrupt:
+        notes = getattr(interrupt, "__notes__", ())
+        say(parsed.verb, "; ".join(("interrupted", *notes)))
         return ExitCode.FAILED
     except (NameServiceError, OSError) as error:
         notes = [*getattr(error, "__notes__", ())]

@@ -2,10 +2,11 @@
 `ProxyConnection`: one question, one answer, to the proxy that leads.
 
 For control requests of writers and operators: drawing tickets, binding runs, committing
-batches, dropping states.  Each is idempotent, so whatever goes wrong on the way (the
-leader changes, the connection closes, the session is unknown) has one answer: ask
-again, until the caller's deadline.  `QueryCore` does that for them as for every other
-request; a call that waits a minute for its answer delays no other.
+batches, dropping states.  Each may be done twice, so whatever goes wrong on the way
+(the leader changes, the connection closes, the session is unknown) has one answer: ask
+again, until the caller's deadline.  What is told of something that was to go may then
+be that it is not there (`ProxyCalls.change`).  `QueryCore` does that for them as for
+every other request; a call that waits a minute for its answer delays no other.
 
 The name service is opened only if it is needed.  Tasks of Spark are told by the driver
 where the proxy is (`first_address`), and most of them never open it.

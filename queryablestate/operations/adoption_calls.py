@@ -38,7 +38,7 @@ def take_control(calls: ProxyCalls, control_id: str, timeout_seconds: float) -> 
     node_ids = keeper_ids(calls.listed_nodes(), control_id)
 
     def take() -> ControlTaken:
-        return calls.call(
+        return calls.change(
             ControlTaken,
             lambda request_id, session: TakeControl(
                 request_id=request_id, session=session, control_id=control_id
@@ -64,9 +64,11 @@ def adopt_job(
     timeout_seconds: float,
 ) -> AdoptionInformation:
     """Take over what nodes are ahead with of one job, or say what that would be."""
+    # A preview changes nothing.
+    asked = calls.call if is_preview else calls.change
 
     def ask() -> JobAdopted:
-        return calls.call(
+        return asked(
             JobAdopted,
             lambda request_id, session: AdoptJob(
                 request_id=request_id,

@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar, final
+from typing import TYPE_CHECKING, Final, TypeVar, final
 
 from msgspec import Struct
 
-from nameservice import RemoteProtocolError, SystemClock
+from nameservice import (
+    MayHaveHappenedError,
+    NameServiceError,
+    NoLeaderError,
+    RemoteProtocolError,
+    SystemClock,
+    UnreachableError,
+)
 from nameservice.parameters import check_timeout_seconds
+from queryablestate.errors import (
+    DeadlineExceededError,
+    UnknownJobError,
+    UnknownStateError,
+)
 from queryablestate.operations.polling import (
     ask_until_it_happens,
     ask_until_settled,
@@ -20,13 +32,25 @@ from queryablestate.wire.clients import ListNodes, NodesListed
 
 if TYPE_CHECKING:
     from queryablestate.client.calls import Build, ProxyConnection
-    from queryablestate.wire.clients import ToClient
+    from queryablestate.wire.clients import ClientRequest, ToClient
 
 
 __all__ = ["ProxyCalls"]
 
 T = TypeVar("T")
 Reply = TypeVar("Reply", bound=Struct)
+
+_SILENCE: Final = (
+    DeadlineExceededError,
+    KeyboardInterrupt,
+    NoLeaderError,
+    UnreachableError,
+)
+"""What says only that there was no answer."""
+
+
+def _is_unknown(error: NameServiceError) -> bool:
+    return isinstance(error, UnknownJobError | UnknownStateError)
 
 
 @final
@@ -76,6 +100,53 @@ class ProxyCalls:
                 f"not {expected.__name__}",
             )
         return answer
+
+    def change(
+        self,
+        expected: type[Reply],
+        build: Build,
+        *,
+        timeout_seconds: float | None = None,
+        is_gone: Callable[[NameServiceError], bool] = _is_unknown,
+    ) -> Reply:
+        """
+        Return the answer to a request that changes something.
+
+        It is sent again when the answer does not come, which does no harm.  But the one
+        that is answered then is not the one that was carried out: of what is gone by
+        now, the proxy says that it never heard of it.
+
+        Args:
+            expected: As for `call`.
+            build: Likewise.
+            timeout_seconds: Likewise.
+            is_gone: Whether an error says that what is to go is not there.
+
+        Raises:
+            MayHaveHappenedError: If it is not there, and the request was sent before.
+            NameServiceError: As for `call`; what came of silence has a note that it
+                may have happened.
+        """
+        sent_count = 0
+
+        def counted(request_id: int, session: bytes) -> ClientRequest:
+            nonlocal sent_count
+            sent_count += 1
+            return build(request_id, session)
+
+        try:
+            return self.call(expected, counted, timeout_seconds=timeout_seconds)
+        except _SILENCE as error:
+            if sent_count:
+                error.add_note("it was asked for, and may have been done all the same")
+            raise
+        except NameServiceError as error:
+            if sent_count > 1 and is_gone(error):
+                raise MayHaveHappenedError(
+                    f"{error}; it was asked for more than once, as an answer did not "
+                    "come, and may have been done before"
+                ) from error
+            raise
 
     def listed_nodes(self) -> NodesListed:
         """Return every node that the control plane knows."""

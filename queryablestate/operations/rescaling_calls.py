@@ -66,7 +66,7 @@ def begin_rescaling(
             )
 
     def ask() -> RescaleStarted:
-        return calls.call(
+        return calls.change(
             RescaleStarted,
             lambda request_id, session: RescaleJob(
                 request_id=request_id,
@@ -99,7 +99,7 @@ def listed_rescalings(
 def begin_draining(calls: ProxyCalls, node_id: str, *, undo: bool) -> DrainInformation:
     """Have a node emptied, or take part again; return how far it is."""
     check_name(node_id, what="node_id")
-    calls.call(
+    calls.change(
         DrainStarted,
         lambda request_id, session: DrainNode(
             request_id=request_id, session=session, node_id=node_id, is_undone=undo

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Self, final
 
+from nameservice import ConfigurationError
 from nameservice.fields import check_name
 from nameservice.parameters import check_seconds, check_timeout_seconds
 from queryablestate.client.calls import ProxyConnection
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     import os
 
     from haservices import HAConfig, HAServices
+    from nameservice import NameServiceError
     from queryablestate.client.calls import Build
     from queryablestate.connect.credentials import Credentials
     from queryablestate.operations.move_progress import MoveFigures
@@ -253,12 +255,13 @@ class StateOperations:
         Raises:
             UnknownJobError: If there is no state of the job.
             UnknownStateError: If the job has no such state.
+            MayHaveHappenedError: If that is so by now, and it was asked for before.
             AccessDeniedError: If the proxy has callers, and this is no ``admin``.
             NameServiceError: If the proxy could not be asked; see `ProxyConnection`.
         """
         check_name(job_id, what="job_id")
         check_name(state_name, what="state_name")
-        self._calls.call(
+        self._calls.change(
             StateDropDone,
             lambda request_id, session: DropState(
                 request_id=request_id,
@@ -280,11 +283,12 @@ class StateOperations:
 
         Raises:
             UnknownJobError: If there is no such job.
+            MayHaveHappenedError: If that is so by now, and it was asked for before.
             AccessDeniedError: If the proxy has callers, and this is no ``admin``.
             NameServiceError: If the proxy could not be asked; see `ProxyConnection`.
         """
         check_name(job_id, what="job_id")
-        return self._calls.call(
+        return self._calls.change(
             JobForgotten,
             lambda request_id, session: ForgetJob(
                 request_id=request_id, session=session, job_id=job_id
@@ -303,15 +307,24 @@ class StateOperations:
                 groups of a job, or keeps rows; says what to do first.
             DidNotHappenError: If it may still come, or may have rows of a batch that
                 is under way, for longer than the deadline.
+            MayHaveHappenedError: If there is no such node by now, and it was asked for
+                before.
             AccessDeniedError: If the proxy has callers, and this is no ``admin``.
             NameServiceError: If the proxy could not be asked; see `ProxyConnection`.
         """
         check_name(node_id, what="node_id")
-        self._calls.call(
+
+        def is_gone(error: NameServiceError) -> bool:
+            return isinstance(error, ConfigurationError) and all(
+                node.node_id != node_id for node in self._calls.listed_nodes().nodes
+            )
+
+        self._calls.change(
             AwayNodeForgotten,
             lambda request_id, session: ForgetAwayNode(
                 request_id=request_id, session=session, node_id=node_id
             ),
+            is_gone=is_gone,
         )
 
     # -- what nodes have kept ----------------------------------------------------------
@@ -463,7 +476,7 @@ class StateOperations:
         self._calls.listed_nodes()  # as in `snapshot`
 
         def call(expected: type[JobRestored], build: Build) -> JobRestored:
-            return self._calls.call(expected, build, timeout_seconds=timeout_seconds)
+            return self._calls.change(expected, build, timeout_seconds=timeout_seconds)
 
         return restore_snapshot(
             call, job_id, location_of(uri), timeout_seconds=timeout_seconds

@@ -1,11 +1,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from haservices import HAServices, open_ha_services
-from nameservice import ConfigurationError, DidNotHappenError, LocalProtocolError
+from nameservice import (
+    ConfigurationError,
+    DidNotHappenError,
+    LocalProtocolError,
+    MayHaveHappenedError,
+    NoLeaderError,
+    UnreachableError,
+)
 from queryablestate import DeadlineExceededError, UnknownJobError, UnknownStateError
 from queryablestate.client.client import QueryableStateClient
 from queryablestate.local_cluster import LocalStateCluster
@@ -14,6 +22,7 @@ from queryablestate.operations.rescaling_information import RescalingInformation
 from queryablestate.operations.state_operations import StateOperations
 from tests.lodestar.publishing import Publisher
 from tests.queryablestate.schemas import NUMBERS
+from tests.recording import wait_until
 
 
 pytestmark = pytest.mark.shells
@@ -198,6 +207,45 @@ class TestDropState:
                 operations.drop_state("job", "a")
             with pytest.raises(UnknownJobError):
                 operations.drop_state("none", "a")
+
+    @pytest.mark.proves("W5")
+    @pytest.mark.parametrize("proxies", [1, 2])
+    def test_the_proxy_is_gone_before_it_answers(
+        self, ha: HAServices, proxies: int
+    ) -> None:
+        """
+        W5: it is not told as if there had never been such a state, nor as undone.
+
+        The next proxy says that there is none: it was dropped by the one before, which
+        waited for a node that clients may still ask.  With no other proxy all that is
+        known is that no answer came.
+        """
+        with (
+            LocalStateCluster(ha, nodes=2, proxies=proxies) as cluster,
+            StateOperations(ha, deadline_seconds=2.0) as operations,
+            QueryableStateClient(ha) as client,
+            ThreadPoolExecutor(1) as executor,
+        ):
+            publisher = Publisher(ha, "job", {"a": NUMBERS, "b": NUMBERS})
+            publisher.write({"a": [(1, 1)], "b": [(1, 2)]})
+            client.get_many("job", "a", range(50))  # now the client has a ticket
+            cluster.nodes[1].close()
+            (leader,) = (proxy for proxy in cluster.proxies if proxy.is_leader)
+            dropping = executor.submit(operations.drop_state, "job", "a")
+            wait_until(lambda: leader.status()["states"] == 1)
+            assert not dropping.done()
+            leader.close()
+            error = dropping.exception(TIMEOUT_SECONDS)
+            if proxies == 2:
+                assert isinstance(error, MayHaveHappenedError)
+                assert "has no state 'a'; it was asked for more than once" in str(error)
+                with pytest.raises(UnknownStateError):
+                    operations.drop_state("job", "a")
+            else:
+                assert isinstance(error, NoLeaderError | UnreachableError)
+                assert error.__notes__ == [
+                    "it was asked for, and may have been done all the same"
+                ]
 
     def test_a_closed_one_says_so(self, ha: HAServices) -> None:
         """One that uses it after its end is told."""
