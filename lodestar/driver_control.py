@@ -98,7 +98,7 @@ class DriverWatch:
             return Observation(
                 role="standby",
                 figures={
-                    "job": self._job,
+                    "job_id": self._job,
                     "warm": int(self._state in {"warm", "leading"}),
                     "leading": int(self._state == "leading"),
                     "epoch": self._epoch,

@@ -345,9 +345,14 @@ INFO: Final[Mapping[str, tuple[str, ...]]] = {
     "node": ("version", "node_id", "address"),
     "gateway": ("version", "url"),
     "sql": (),
-    "standby": ("job",),
+    "standby": ("job_id",),
 }
-"""Figures that are text: labels of ``lodestar_ROLE_info``, whose value is 1."""
+"""
+Figures that are text: labels of ``lodestar_ROLE_info``, whose value is 1.
+
+None is called ``job`` or ``instance``: Prometheus sets these itself, and renames what
+was served under such a name.
+"""
 
 LEFT_OUT: Final[Mapping[str, Mapping[str, str]]] = {
     "server": {"incarnation": "names the data directory: a text that no graph needs"},

@@ -208,7 +208,7 @@ class TestStandby:
             one.err.until("the driver leads flights, epoch 7")
             with urllib.request.urlopen(f"{url}/metrics", timeout=60) as found:
                 text = found.read().decode()
-            assert 'lodestar_standby_info{job="flights"} 1.0' in text
+            assert 'lodestar_standby_info{job_id="flights"} 1.0' in text
             # What is no word of a driver ends its connection, and so the driver.
             go_on.write_text("")
             one.err.until("starting it again")

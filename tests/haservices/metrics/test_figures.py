@@ -139,6 +139,16 @@ class TestNames:
             assert what[0].isupper() or what[0] == "1"
             assert what.endswith("."), what
 
+    @pytest.mark.parametrize("role", ROLES)
+    def test_no_label_is_one_that_prometheus_sets(self, role: str) -> None:
+        """
+        F1: what is served as ``job`` is ``exported_job`` there, and not found.
+
+        The job of a standby was: `lodestar_standby_info{job="flights"}` matched none.
+        """
+        labels = {*INFO[role], *(family.label for family in FAMILIES[role])}
+        assert labels & {"job", "instance"} == set()
+
     def test_no_figure_is_two_metrics(self) -> None:
         """A name of the table is not also one of a family."""
         for role in ROLES:
