@@ -309,7 +309,7 @@ FAMILIES: Final[Mapping[str, tuple[Family, ...]]] = {
             "code",
             "errors",
             "Questions and requests refused, by code.",
-            known=("access_denied", "rate_limited", "state_unavailable"),
+            known=("access_denied", "rate_limited", "state_unavailable", "storage"),
         ),
     ),
     "node": (
@@ -320,9 +320,19 @@ FAMILIES: Final[Mapping[str, tuple[Family, ...]]] = {
             "proxy_frames_dropped",
             "Messages from and to the proxy that were dropped.",
         ),
-        Family("errors_", "code", "errors", "Questions refused, by code."),
         Family(
-            "chunk_errors_", "code", "chunk_errors", "Chunks of rows refused, by code."
+            "errors_",
+            "code",
+            "errors",
+            "Questions refused, by code.",
+            known=("storage",),
+        ),
+        Family(
+            "chunk_errors_",
+            "code",
+            "chunk_errors",
+            "Chunks of rows refused, by code.",
+            known=("storage",),
         ),
     ),
     "sql": (),

@@ -96,6 +96,49 @@ def test_an_expression_uses_what_there_is(expression: str) -> None:
 class TestAlerts:
     """deploy/prometheus."""
 
+    def test_what_is_looked_at_for_growth_is_there_from_the_start(self) -> None:
+        """
+        F1: a counter that appears with 1 has not grown, and would raise no alert.
+
+        A query whose batch a full store has refused does not try it a second time.
+        """
+        known = {
+            (metric_name(role, f"{family.name}_total"), family.label, value)
+            for role, families in FAMILIES.items()
+            for family in families
+            for value in family.known
+        }
+        looked_at = set(re.findall(r'increase\((\w+){(\w+)="(\w+)"}', RULES))
+        assert looked_at
+        assert looked_at - known == set()
+
+    def test_every_defect_raises_an_alert(self) -> None:
+        """F1: also one of a gateway, and of a message that cannot be encoded."""
+        (alert,) = re.findall(r"- alert: LodestarDefect\n(?:.+\n)+", RULES)
+        defects = {
+            metric_name(role, figure.name or name)
+            for role, figures in FIGURES.items()
+            for name, figure in figures.items()
+            if "each is a defect" in figure.help
+        }
+        assert set(re.findall(r"increase\((\w+)", alert)) == defects
+
+    def test_what_is_refused_for_want_of_storage_raises_an_alert(self) -> None:
+        """
+        F1: wherever it is counted.
+
+        A batch that a full store could not take was refused before it was decided: no
+        job is stopped then, and nothing told of it but the age of the state.
+        """
+        counted = {
+            (metric_name(role, f"{family.name}_total"))
+            for role in ("proxy", "node")
+            for family in FAMILIES[role]
+            if family.label == "code"
+        }
+        told = set(re.findall(r'increase\((\w+){code="storage"}', RULES))
+        assert told == counted
+
     def test_each_says_what_is_wrong_and_what_to_do(self) -> None:
         """With a severity, a summary and a description, of labels that there are."""
         alerts = RULES.split("- alert: ")[1:]

@@ -57,6 +57,7 @@ OF_STATE: Final = (
     "LodestarNoProxyLeads",
     "LodestarNodeAway",
     "LodestarNodeNotRegistered",
+    "LodestarNodeStorageFails",
     "LodestarQuestionsRefused",
     "LodestarReadsSlow",
     "LodestarStateOld",
@@ -220,6 +221,7 @@ def fill_a_store(config: HAConfig, prometheus: Prometheus) -> None:
             keys = [f"filler-{next(numbers):07}" for _ in range(10_000)]
             with contextlib.suppress(NameServiceError):  # there is no room any more
                 query.stage(query.begin(), 0, keys=keys)
+    prometheus.wait_for("LodestarNodeStorageFails")
 
 
 def test_alerts_of_state_fire(tmp_path: Path, report: Report) -> None:
