@@ -66,6 +66,8 @@ def adopt_job(
     """Take over what nodes are ahead with of one job, or say what that would be."""
     # A preview changes nothing.
     asked = calls.call if is_preview else calls.change
+    # While nodes are late the same request is sent again and again.
+    patience_seconds = ADOPTION_TIMEOUT_SECONDS if is_preview else timeout_seconds
 
     def ask() -> JobAdopted:
         return asked(
@@ -77,7 +79,7 @@ def adopt_job(
                 is_preview=is_preview,
                 is_forced=is_forced,
             ),
-            timeout_seconds=max(ADOPTION_TIMEOUT_SECONDS, calls.deadline_seconds),
+            timeout_seconds=max(patience_seconds, calls.deadline_seconds),
         )
 
     return adoption_information(calls.until_it_happens(ask, timeout_seconds))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Self, final
 
-from nameservice import ConfigurationError
+from nameservice import ConfigurationError, NameServiceError
 from nameservice.fields import check_name
 from nameservice.parameters import check_seconds, check_timeout_seconds
 from queryablestate.client.calls import ProxyConnection
@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     import os
 
     from haservices import HAConfig, HAServices
-    from nameservice import NameServiceError
     from queryablestate.client.calls import Build
     from queryablestate.connect.credentials import Credentials
     from queryablestate.operations.move_progress import MoveFigures
@@ -390,20 +389,30 @@ class StateOperations:
             DidNotHappenError: If nodes of a job are away; says which.
             AccessDeniedError: If the proxy has callers, and this is no ``admin``.
             NameServiceError: If the proxy could not be asked; see `ProxyConnection`.
+                Each has a note of the jobs that were taken over before it.
         """
         timeout_seconds = check_timeout_seconds(timeout_seconds) or 0.0
         if control_id is not None:
             take_control(self._calls, control_id, timeout_seconds)
-        return [
-            adopt_job(
-                self._calls,
-                one.job_id,
-                is_forced=force,
-                timeout_seconds=timeout_seconds,
-            )
-            for one in self.kept()
-            if one.is_ahead
-        ]
+        adopted: list[AdoptionInformation] = []
+        try:
+            for one in self.kept():
+                if not one.is_ahead:
+                    continue
+                done = adopt_job(
+                    self._calls,
+                    one.job_id,
+                    is_forced=force,
+                    timeout_seconds=timeout_seconds,
+                )
+                adopted.append(done)
+        except (NameServiceError, KeyboardInterrupt) as error:
+            if adopted:
+                # It cannot be taken back: who hears of the error alone would not know.
+                names = ", ".join(one.job_id for one in adopted)
+                error.add_note(f"taken over before that: {names}")
+            raise
+        return adopted
 
     # -- life --------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -15,6 +16,7 @@ from haservices import HAConfig, HAServices, open_ha_services
 from haservices.interface import forgets_at_restart
 from haservices.testing.reserved_port import ReservedPort
 from leaderserver import LeaderServer, ServerConfig
+from nameservice import DidNotHappenError
 from queryablestate import (
     NodeConfig,
     QueryableStateClient,
@@ -170,6 +172,38 @@ class TestTakingOver:
             # The query goes on from its checkpoint, and a repeated batch is repeated.
             publish(config, 5, publisher)
             assert client.lookup(*STATE, "N001", min_batch_id=2).value == {"delay": 5}
+
+    @pytest.mark.proves("W7")
+    def test_what_was_taken_over_before_an_error_is_told(
+        self, server: RestartedServer, config: HAConfig, tmp_path: Path
+    ) -> None:
+        """
+        One job is there again, a node of the other is away: the error says both.
+
+        It told of the node alone, as if nothing had been taken over.
+        """
+        with (
+            open_ha_services(config) as ha,
+            LocalStateCluster(ha, nodes=1, data_dir=tmp_path) as cluster,
+        ):
+            publish(config, 3)
+            cluster.add_node()
+            Publisher(config, "trains", {"late": AIRCRAFT}).write({"late": [("a", 1)]})
+        server.restart()
+        with (
+            open_ha_services(config) as ha,
+            LocalStateCluster(ha, nodes=1, data_dir=tmp_path),
+            QueryableStateClient(config, deadline_seconds=WAIT_SECONDS) as client,
+            StateOperations(config, deadline_seconds=5.0) as operations,
+        ):
+            kept = operations.kept()
+            assert [one.job_id for one in kept] == ["flights", "trains"]
+            began = time.monotonic()
+            with pytest.raises(DidNotHappenError, match="node-2 of job trains") as told:
+                operations.adopt(kept[0].control_id, timeout_seconds=6.0)
+            assert time.monotonic() - began < 50.0  # as long as was said, for each job
+            assert told.value.__notes__ == ["taken over before that: flights"]
+            assert client.get(*STATE, "N001") == {"delay": 3}
 
 
 class TestOlderCopy:
