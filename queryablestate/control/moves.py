@@ -18,12 +18,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, final
 
 from nameservice import ConfigurationError
-from nameservice.clock import NS_PER_MS, NS_PER_SECOND, earliest
+from nameservice.clock import NS_PER_SECOND, earliest
 from queryablestate.control.announcements import tell_assignment
 from queryablestate.control.assignment.reassignment import NodeStanding, next_assignment
 from queryablestate.control.changes import AssignmentChanged, Change, Write
 from queryablestate.control.effects import AnswerWriter
-from queryablestate.control.rescaling_progress import job_rescaling
+from queryablestate.control.rescaling_progress import MoveBegun, job_rescaling
 from queryablestate.control.state import has_node
 from queryablestate.errors import StateUnavailableError, UnknownJobError
 from queryablestate.wire.operation_messages import RescaleStarted, RescalingsListed
@@ -68,7 +68,7 @@ class Moves:
         self._queued: set[str] = set()
         self._refused: set[str] = set()
         self._retry_at_ns: int | None = None
-        self._started_at_ns: dict[str, int] = {}
+        self._begun: dict[str, MoveBegun] = {}
         self._now_ns = 0
         self._is_settled = not control.nodes.is_anybody_awaited
 
@@ -173,10 +173,11 @@ class Moves:
         return job
 
     def _rescaling(self, job: Job, now_ns: int) -> JobRescaling:
-        started_at_ns = self._started_at_ns.get(job.record.job_id)
+        begun = self._begun.get(job.record.job_id)
+        assert job.assignment is not None
         started_ms = None
-        if started_at_ns is not None:
-            started_ms = (now_ns - started_at_ns) // NS_PER_MS
+        if begun is not None:
+            started_ms = begun.elapsed_ms(job.assignment, now_ns=now_ns)
         return job_rescaling(job, self._control.nodes, started_ms=started_ms)
 
     def _check_settled(self, job_id: str, now_ns: int) -> None:
@@ -231,7 +232,7 @@ class Moves:
         job = self._control.jobs.get(job_id)
         self._queued.discard(job_id)
         if job is None:
-            self._started_at_ns.pop(job_id, None)
+            self._begun.pop(job_id, None)
             return []  # it was removed
         if self._control.problem_of(job_id) is not None:
             return []  # until somebody has decided what its rows are
@@ -351,9 +352,9 @@ class Moves:
         """Take note of when the plan of a job was begun with."""
         job_id = job.record.job_id
         if job.assignment is None or not job.assignment.wanted:
-            self._started_at_ns.pop(job_id, None)
-        elif is_new or job_id not in self._started_at_ns:
-            self._started_at_ns[job_id] = self._now_ns
+            self._begun.pop(job_id, None)
+        elif is_new or job_id not in self._begun:
+            self._begun[job_id] = MoveBegun.of(job.assignment, now_ns=self._now_ns)
 
     def _not_written(
         self, job_id: str, error: NameServiceError

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self, final
 
+from attrs import frozen
+
+from nameservice.clock import NS_PER_MS
 from queryablestate.control.assignment.assignment import source_of
+from queryablestate.control.assignment.placement import copy_count
 from queryablestate.wire.operation_messages import JobRescaling, KeyGroupMoves
 
 
@@ -14,9 +18,46 @@ if TYPE_CHECKING:
 
     from queryablestate.control.job.job import Job
     from queryablestate.control.node_table import NodeTable
+    from queryablestate.wire.records import AssignmentRecord
 
 
-__all__ = ["job_rescaling"]
+__all__ = ["MoveBegun", "job_rescaling"]
+
+
+@final
+@frozen
+class MoveBegun:
+    """
+    When this leader began with the plan of a job.
+
+    Attributes:
+        at_ns: When that was.
+        left_count: Copies that were still to be made then.
+    """
+
+    at_ns: int
+    left_count: int
+
+    @classmethod
+    def of(cls, assignment: AssignmentRecord, *, now_ns: int) -> Self:
+        """Return that it begins now."""
+        return cls(now_ns, _left_count(assignment))
+
+    def elapsed_ms(self, assignment: AssignmentRecord, *, now_ns: int) -> int | None:
+        """
+        Return how long the plan has been carried out, or None if that is not known.
+
+        An earlier leader may have made some of its copies, in a time that is not known:
+        these count as if they had been made at the pace of those that were made since.
+        """
+        planned_count, left_count = assignment.planned_count, _left_count(assignment)
+        elapsed_ns = now_ns - self.at_ns
+        if self.left_count < planned_count:
+            since_count = self.left_count - left_count
+            if since_count <= 0:
+                return None
+            elapsed_ns = elapsed_ns * (planned_count - left_count) // since_count
+        return elapsed_ns // NS_PER_MS
 
 
 def job_rescaling(
@@ -28,7 +69,7 @@ def job_rescaling(
     Args:
         job: One that has an assignment.
         nodes: Who is there, and what they say of their copying.
-        started_ms: How long ago this proxy leader began with the plan.
+        started_ms: How long the plan has been carried out.
     """
     assignment = job.assignment
     assert assignment is not None
@@ -82,6 +123,12 @@ def job_rescaling(
         ),
         started_ms=started_ms,
     )
+
+
+def _left_count(assignment: AssignmentRecord) -> int:
+    """Return how many copies are still to be made."""
+    owners = assignment.owners
+    return copy_count(owners, assignment.wanted or owners)
 
 
 def _moves(

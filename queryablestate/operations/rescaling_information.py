@@ -69,8 +69,9 @@ class RescalingInformation:
         surplus_count: Copies that are given up when that is done.
         missing_count: Key groups with fewer copies than *replica_count*.
         moves: What is being copied, by node.
-        elapsed_seconds: How long the proxy that leads has been at it; None if there is
-            nothing to do.
+        elapsed_seconds: How long it has gone on, by the pace of the proxy that leads if
+            an earlier one has begun; None if there is nothing to do, or that pace is
+            not known yet.
         seconds_left: How long it may take yet, by the pace so far; None before anything
             is known, 0.0 if no copy is left to be made.
     """

@@ -73,8 +73,9 @@ class JobRescaling(WireStruct, frozen=True, kw_only=True):
         surplus_count: In-sync copies that are to be given up when that is done.
         missing_count: Key groups with fewer in-sync copies than *replica_count*.
         moves: What is being copied, by node.
-        started_ms: How long ago this proxy leader began with the plan; None if there
-            is nothing to be done.
+        started_ms: How long the plan has been carried out, by the pace of the present
+            proxy leader if an earlier one has begun with it; None if there is nothing
+            to be done, or that pace is not known yet.
     """
 
     job_id: str

@@ -43,6 +43,7 @@ from queryablestate.wire.operation_messages import (
     DrainNode,
     DrainStarted,
     ForgetAwayNode,
+    JobRescaling,
     ListRescalings,
     RescaleJob,
     RescaleStarted,
@@ -931,6 +932,39 @@ class TestRescale:
         assert (move.waiting_count, move.copying_count) == (3, 1)
         assert (move.row_count, move.size_bytes) == (0, 0)
         assert move.failure == "refused"
+
+    @pytest.mark.proves("O6")
+    def test_the_pace_is_that_of_the_present_leader(self) -> None:
+        """
+        O6: what an earlier one has done took this one no time.
+
+        A leader took over half of a plan, and said a moment later that the other half
+        would take a moment.
+        """
+        plane, _ = start("a")
+        join(plane, "b")
+        plane.core.limit(ControlLimits(joining_key_groups_max=1))
+        plane.ask(rescale(2, 2))
+        plane.now_ns = 300 * SECOND
+        plane.hear(LINK_B, copied("b", 2, 0))
+        plane.hear(LINK_B, copied("b", 3, 1))
+        plane.next_leader()
+        for node_id in "ab":
+            join(plane, node_id)
+        plane.core.limit(ControlLimits(joining_key_groups_max=1))
+
+        def rescaling() -> JobRescaling:
+            request = ListRescalings(request_id=8, session=SESSION)
+            return plane.core.rescalings(request, now_ns=plane.now_ns).rescalings[0]
+
+        plane.now_ns += SECOND
+        assert (rescaling().planned_count, rescaling().left_count) == (4, 2)
+        assert rescaling().started_ms is None
+        plane.now_ns += 99 * SECOND
+        plane.hear(LINK_B, copied("b", rescaling().assignment_version, 2))
+        assert rescaling().left_count == 1
+        # One in 100 s, as if the two before it had taken as long.
+        assert rescaling().started_ms == 300_000
 
     @pytest.mark.proves("O6")
     def test_progress_of_what_is_done(self) -> None:
