@@ -281,6 +281,19 @@ class DirectReaders:
         self._held.append(held)
         return []
 
+    def told_ns(self, job_id: str, *, now_ns: int) -> int:
+        """
+        Return from when on no node answers for *job_id* by a ticket given until now.
+
+        That holds for nodes that are to begin anew now: one that hears of it has the
+        secret of these tickets no more, and the lease of one that does not is over
+        then.
+        """
+        given = [until for name, until in self._tickets.values() if name == job_id]
+        earlier = [one.until_ns for one in self._awaited.get(_ANY_JOB, {}).values()]
+        last_ns = max([now_ns, *given, *earlier])
+        return min(last_ns, now_ns + self._lease_ns)
+
     def release(self, *, now_ns: int) -> Sequence[ControlEffect]:
         """Return what was held and may be said by now."""
         if not self._held:

@@ -52,7 +52,15 @@ class WriteStore:
 
 @frozen(kw_only=True)
 class AnswerWriter:
-    """Tell a writer that what it asked for is done."""
+    """
+    Tell a writer that what it asked for is done.
+
+    Attributes:
+        link: Over which link.
+        message: The answer.
+        not_before_ns: It is true from then on.  It is told then whatever becomes of the
+            core, if only the leadership goes on.
+    """
 
     link: LinkId
     message: (
@@ -67,6 +75,7 @@ class AnswerWriter:
         | SnapshotAnswer
         | AdoptionAnswer
     )
+    not_before_ns: int = 0
 
 
 @frozen(kw_only=True)

@@ -5,7 +5,8 @@ Theory of operation.  *A job*: one write removes all its records, and notes with
 node that may have rows of it that these are to go (`NodeRecord.forgotten`).  Then the
 control plane starts over: whatever was under way for the job ends.  A node that
 registers, now or in a month, and says that it has the job, is told to forget it before
-anything else; once it does not say so any more, the note goes, too.
+anything else; once it does not say so any more, the note goes, too.  It is told that
+the job is forgotten when no node may tell clients of it without the proxy (rule D5).
 
 The same job may be begun anew at once: it has another number, and a node that still has
 the former one begins with nothing.
@@ -93,7 +94,16 @@ class Forgetting:
                 operations.append(Put(node_path(node_id), encode_record(record)))
                 node_ids.append(node_id)
         done = JobForgotten(request_id=request.request_id, node_ids=tuple(node_ids))
-        return Write(operations=operations, adopt=partial(_forgotten, link, done))
+        adopt = partial(self._forgotten, link, done, job_id)
+        return Write(operations=operations, adopt=adopt)
+
+    def _forgotten(
+        self, link: LinkId, done: JobForgotten, job_id: str, now_ns: int
+    ) -> list[ControlEffect]:
+        # Until then a node that has not heard of it may tell clients of the job.
+        told_ns = self._control.direct.told_ns(job_id, now_ns=now_ns)
+        answer = AnswerWriter(link=link, message=done, not_before_ns=told_ns)
+        return [answer, StartOver(reason=DidNotHappenError("a job was forgotten"))]
 
     def forget_node(self, link: LinkId, request: ForgetAwayNode, now_ns: int) -> Write:
         """
@@ -201,12 +211,6 @@ def _named(job_ids: Sequence[str]) -> str:
     named = ", ".join(job_ids[:_JOBS_NAMED_MAX])
     more = len(job_ids) - _JOBS_NAMED_MAX
     return named if more <= 0 else f"{named} and {more} more"
-
-
-def _forgotten(link: LinkId, done: JobForgotten, now_ns: int) -> list[ControlEffect]:
-    del now_ns
-    reason = DidNotHappenError("a job was forgotten")
-    return [AnswerWriter(link=link, message=done), StartOver(reason=reason)]
 
 
 def still_there(

@@ -34,6 +34,7 @@ from nameservice import (
     StorageError,
     get_logger,
 )
+from nameservice.clock import earliest
 from queryablestate.control.core import ControlCore
 from queryablestate.control.effects import (
     AnswerWriter,
@@ -146,6 +147,7 @@ class ProxyControl:
         self._settled_at_ns: int | None = None
         self._waiting: dict[LinkId, dict[int, None]] = {}
         self._waiting_count = 0
+        self._held: list[AnswerWriter] = []
         self.core: ControlCore | None = None
         self.problem: NameServiceError | None = None
         self.waiting_count_max = waiting_count_max
@@ -191,7 +193,7 @@ class ProxyControl:
     @property
     def waiting_count(self) -> int:
         """Return how many requests for a change are not answered yet."""
-        return self._waiting_count
+        return self._waiting_count + len(self._held)
 
     def lead(self, session: LeaderSession, on_ready: Callable[[], None]) -> None:
         """Load what the last leader left; *on_ready* is told once that is done."""
@@ -208,6 +210,9 @@ class ProxyControl:
         self.problem = None
         self._store.cancel_load()
         self._discard_core()
+        held, self._held = self._held, []
+        for answer in held:
+            self._refuse_as_not_leader(answer.link, answer.message.request_id)
 
     def _load(self, session: LeaderSession) -> None:
         def loaded(stored: StoredControl) -> None:
@@ -294,16 +299,14 @@ class ProxyControl:
 
     def next_deadline_ns(self, *, is_anybody_parked: bool) -> int | None:
         """Return when `advance` must be called, or None if it need not be."""
-        core = self.core
-        if core is None:
+        if self.core is None:
             return self._reload_at_ns
-        deadline_ns = core.next_deadline_ns()
-        if not is_anybody_parked or self._settled_at_ns is None:
-            return deadline_ns
-        # Then no node is late any more, and those who wait for a node are answered.
-        if deadline_ns is None:
-            return self._settled_at_ns
-        return min(deadline_ns, self._settled_at_ns)
+        moments = [self.core.next_deadline_ns()]
+        moments += [answer.not_before_ns for answer in self._held]
+        if is_anybody_parked:
+            # Then no node is late any more, and those who wait for one are answered.
+            moments.append(self._settled_at_ns)
+        return earliest(moments)
 
     def advance(self, *, now_ns: int) -> None:
         """Take note of the time."""
@@ -312,7 +315,19 @@ class ProxyControl:
             self._load(self._session)
         if self._settled_at_ns is not None and now_ns >= self._settled_at_ns:
             self._settled_at_ns = None
+        self._tell_held(now_ns)
         self.step(TimePassed())
+
+    def _tell_held(self, now_ns: int) -> None:
+        """Tell what is true by now; while it begins anew, later."""
+        if self.core is None:
+            return
+        held, self._held = self._held, []
+        for answer in held:
+            if now_ns < answer.not_before_ns:
+                self._held.append(answer)
+            else:
+                self._answer(answer.link, answer.message.request_id, answer.message)
 
     def ask(self, event: WriterAsked) -> None:
         """
@@ -321,9 +336,9 @@ class ProxyControl:
         Raises:
             DidNotHappenError: If too many wait already.
         """
-        if self._waiting_count >= self.waiting_count_max:
+        if self.waiting_count >= self.waiting_count_max:
             raise DidNotHappenError(
-                f"{self._waiting_count} changes wait already: ask again in a moment"
+                f"{self.waiting_count} changes wait already: ask again in a moment"
             )
         request_ids = self._waiting.setdefault(event.link, {})
         if event.request.request_id not in request_ids:
@@ -334,6 +349,7 @@ class ProxyControl:
     def link_closed(self, link: LinkId) -> None:
         """Take note that no caller waits there any more."""
         self._waiting_count -= len(self._waiting.pop(link, ()))
+        self._held = [answer for answer in self._held if answer.link != link]
         self.step(LinkClosed(link=link))
 
     def step(self, event: ControlEvent) -> None:
@@ -364,6 +380,9 @@ class ProxyControl:
         match effect:
             case WriteStore():
                 self._write(effect)
+            case AnswerWriter() if self._clock.now_ns() < effect.not_before_ns:
+                self._note_answered(effect.link, effect.message.request_id)
+                self._held.append(effect)
             case AnswerWriter(link=link, message=message):
                 self._answer(link, message.request_id, message)
             case RefuseWriter(link=link, request_id=request_id, error=error):
@@ -400,16 +419,23 @@ class ProxyControl:
 
     def _answer(self, link: LinkId, request_id: int, message: msgspec.Struct) -> None:
         """Tell a writer what came of its request, unless that may be of the past."""
+        self._note_answered(link, request_id)
+        if self.leads:
+            self._send(link, message)
+        else:
+            self._refuse_as_not_leader(link, request_id)
+
+    def _refuse_as_not_leader(self, link: LinkId, request_id: int) -> None:
+        self._send(link, Refusal(request_id=request_id, code=NOT_LEADER))
+
+    def _note_answered(self, link: LinkId, request_id: int) -> None:
+        """Take note that a request waits no more: its answer is known."""
         request_ids = self._waiting.get(link)
         if request_ids is not None and request_id in request_ids:
             self._waiting_count -= 1
             del request_ids[request_id]
             if not request_ids:
                 del self._waiting[link]
-        if self.leads:
-            self._send(link, message)
-        else:
-            self._send(link, Refusal(request_id=request_id, code=NOT_LEADER))
 
     def _write(self, effect: WriteStore) -> None:
         session, core = self._session, self.core

@@ -294,6 +294,35 @@ class TestNothingOld:
                         client.get(JOB, names[0], "N7")
                     read_until_direct(stage, client)
 
+    @pytest.mark.proves("B4")
+    def test_a_job_that_is_forgotten(self, tmp_path: Path) -> None:
+        """
+        B4, D5: once that is said, its tickets are worth nothing at any reader.
+
+        It was said at once, and a node that had not heard of it, as it stood still for
+        a moment, had its readers tell clients of the job for seconds more.
+        """
+        with (
+            published(tmp_path, readers=1) as stage,
+            asked_at(stage) as peer,
+            StateOperations(stage.ha, deadline_seconds=60.0) as operations,
+        ):
+            wait_until(partial(is_answered, peer, given_access(stage).ticket))
+            holds, goes_on = threading.Event(), threading.Event()
+
+            def hold() -> None:
+                holds.set()
+                goes_on.wait(60)
+
+            node = stage.nodes[0]._started()
+            node.loop.call_soon_threadsafe(hold)
+            try:
+                assert holds.wait(60)
+                operations.forget_job(JOB)
+                assert code_of(ask(peer, None))
+            finally:
+                goes_on.set()
+
     @pytest.mark.proves("S3")
     def test_a_key_group_that_has_moved(self, tmp_path: Path) -> None:
         """S3: a ticket comes with a version of the assignment, and goes with it."""
