@@ -131,14 +131,30 @@ async def rows_of_keys(
     table: Table,
     keys: Sequence[Any],
     deadline_seconds: float | None = None,
-) -> list[tuple[Any, ...]]:
+) -> list[tuple[Any, ...]] | None:
     """
     Return the rows under *keys* that exist, with all columns of *table*.
+
+    Returns:
+        None if they can be read in pages alone: a list or a map is too large for one
+        answer, or a row holds a year that Python has no date for, and Arrow has.
 
     Raises:
         SQLError: If *table* is not what the state is by now.
         NameServiceError: As `AsyncQueryableStateClient.lookup`.
     """
+    try:
+        return await _looked_up(client, table, keys, deadline_seconds)
+    except (LocalProtocolError, RemoteProtocolError):
+        return None  # if the cause is another one, the pages meet it, too
+
+
+async def _looked_up(
+    client: AsyncQueryableStateClient,
+    table: Table,
+    keys: Sequence[Any],
+    deadline_seconds: float | None,
+) -> list[tuple[Any, ...]]:
     rows: list[tuple[Any, ...]] = []
 
     async def look_up(key: Any) -> list[tuple[Any, ...]]:
@@ -181,10 +197,8 @@ async def read(
         NameServiceError: As `AsyncQueryableStateClient.batches`.
     """
     if selection.keys is not None:
-        try:
-            rows = await rows_of_keys(client, table, selection.keys)
-        except LocalProtocolError:
-            # A list or a map that is too large for one answer comes page by page.
+        rows = await rows_of_keys(client, table, selection.keys)
+        if rows is None:
             for key in selection.keys:
                 part = of_one_key(table.key, key)
                 async for batch in _scan(

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, final
 
 from attrs import define, field
 
-from nameservice import LocalProtocolError
 from queryablestate.sql.analysis import Query
 from queryablestate.sql.catalog import is_catalog_table
 from queryablestate.sql.jobs import Parameter, SessionFacts
@@ -313,12 +312,11 @@ class Session:
             return False
         if query.limits is not None and query.bounds(values) is None:
             return False
-        try:
-            found = await rows_of_keys(
-                self._client, table, keys, self._settings.timeout_seconds
-            )
-        except LocalProtocolError:
-            return False  # too large for one answer: a worker reads it page by page
+        found = await rows_of_keys(
+            self._client, table, keys, self._settings.timeout_seconds
+        )
+        if found is None:
+            return False  # a worker reads it page by page
         rows = limited(query, found, values)
         assert rows is not None
         _check_described(portal.prepared, projection.columns)

@@ -59,13 +59,14 @@ class Publisher:
         self._run_id = str(uuid.uuid4())
         self._states = dict(states)
 
-    def write(self, rows: Mapping[str, Sequence[tuple[Any, ...]]]) -> int:
+    def write(self, rows: Mapping[str, Sequence[tuple[Any, ...]] | StateRows]) -> int:
         """
         Write a batch, and return its number once it is visible.
 
         Args:
             rows: For each state tuples of the key, the map key if it is a map state,
-                and each value column.
+                and each value column; or rows as they are stored, for what Spark may
+                write and Python has no value for.
         """
         proxy = ProxyConnection(self._config, self._credentials)
         try:
@@ -116,7 +117,11 @@ def _find_node(writer: StateWriter, plan: WritePlan, node_id: str) -> str | None
     return writer.find_node(plan, node_id, timeout_seconds=TIMEOUT_SECONDS)
 
 
-def _encoded(schema: StateSchema, rows: Sequence[tuple[Any, ...]]) -> StateRows:
+def _encoded(
+    schema: StateSchema, rows: Sequence[tuple[Any, ...]] | StateRows
+) -> StateRows:
+    if isinstance(rows, StateRows):
+        return rows
     codec = KeyCodec(
         schema.key, max_parallelism=MAX_PARALLELISM, map_fields=schema.map_key
     )

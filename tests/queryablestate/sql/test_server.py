@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from structlog.testing import capture_logs
 
@@ -35,6 +36,7 @@ from queryablestate.client.async_client import AsyncQueryableStateClient
 from queryablestate.connect.tokens import generate_token
 from queryablestate.local_cluster import LocalStateCluster
 from queryablestate.proxy.config_toml import parse_proxy_config
+from queryablestate.schema.keys import KeyCodec
 from queryablestate.schema.schema import AtomicType, Field, StateKind, StateSchema
 from queryablestate.sql.config import SQLConfig
 from queryablestate.sql.desk import Desk
@@ -43,7 +45,8 @@ from queryablestate.sql.jobs import SessionFacts, Setup
 from queryablestate.sql.protocol.refusals import SQLError
 from queryablestate.sql.server import SQLServer
 from queryablestate.sql.workers import Workers
-from tests.lodestar.publishing import Publisher
+from queryablestate.writer.rows import StateRows
+from tests.lodestar.publishing import MAX_PARALLELISM, Publisher
 from tests.queryablestate.sql.conftest import DELAYS, SCHEMAS, Served, first_rows
 from tests.queryablestate.sql.protocol.test_conversation import message, startup
 from tests.recording import WAIT_SECONDS, wait_until
@@ -1393,6 +1396,55 @@ def test_a_map_larger_than_one_answer_comes_in_parts(
         assert sorted(found) == [(month,) for month in range(40)]
     else:
         assert found == [(40,)]
+
+
+@pytest.mark.parametrize("kind", list(StateKind))
+def test_a_row_that_python_cannot_hold_is_found_by_its_key(
+    served: Served, kind: StateKind
+) -> None:
+    """
+    A year after 9999, which Spark has, is the same by key as in the whole state.
+
+    A statement that named the key ended with an error, as if the cluster had answered
+    nonsense; one that read the whole state had the row.
+    """
+    columns = (Field("day", AtomicType.DATE), Field("n", AtomicType.INT))
+    month = (Field("month", AtomicType.INT),) if kind is StateKind.MAP else ()
+    schema = StateSchema(
+        kind=kind, key=(Field("k", AtomicType.STRING),), map_key=month, value=columns
+    )
+    codec = KeyCodec(schema.key, max_parallelism=MAX_PARALLELISM, map_fields=month)
+    far_days = 3_000_000
+    rows = StateRows(
+        keys=[
+            codec.map_entry_key(key, 1) if month else codec.storage_key(key)
+            for key in ("far", "near")
+        ],
+        values=[msgspec.msgpack.encode([days, 1]) for days in (far_days, 0)],
+    )
+    job_id = f"beyond-{kind.value}"
+    Publisher(served.config, job_id, {"days": schema}).write({"days": rows})
+    table = f'"{job_id}".days'
+    wanted = "{%s}" if kind is StateKind.LIST else "%s"
+    far, near = wanted % "10183-09-21", wanted % "1970-01-01"
+    with connect(served.server) as connection:
+        for condition, days in (
+            ("k = 'far'", [far]),
+            ("k IN ('near', 'far', 'none')", [far, near]),
+            ("true", [far, near]),
+        ):
+            for columns_wanted in ("day::text", "day"):
+                cursor = connection.execute(
+                    f"SELECT {columns_wanted} FROM {table} WHERE {condition}"
+                )
+                found = [
+                    cursor.pgresult.get_value(place, 0).decode()
+                    for place in range(cursor.rowcount)
+                ]
+                expected = days
+                if kind is StateKind.LIST and columns_wanted == "day::text":
+                    expected = [f"[{one[1:-1]}]" for one in days]
+                assert sorted(found) == expected, (condition, columns_wanted)
 
 
 def test_both_ways_agree_over_a_real_cluster(served: Served) -> None:
