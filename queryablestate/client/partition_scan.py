@@ -20,6 +20,7 @@ from queryablestate.client.requests import StaleRouteError
 from queryablestate.client.threads import QueryShell
 from queryablestate.client.walking import Walk, groups_by_node
 from queryablestate.schema.schema import StateKind
+from queryablestate.schema.values import ValueColumns
 
 
 if TYPE_CHECKING:
@@ -93,7 +94,9 @@ class PartitionScanner:
         Each page is as of its own moment.
 
         Yields:
-            For each row the values of `columns`; items of lists in their order.
+            For each row the values of `columns`; items of lists in their order.  Dates
+            and timestamps are days and microseconds since 1970, also inside of others:
+            Spark has years that Python has not.
 
         Raises:
             StateUnavailableError: If a node that holds key groups is away.
@@ -109,16 +112,18 @@ class PartitionScanner:
             is_serial=True,
         )
         walk.begin(route)
+        values = _value_columns(route)
         while not walk.is_over:
             (page,) = self._builder.nodes(route, walk.wanted(), deadline_ns, None)
             self._shell.run(page)
             if isinstance(page.error, StaleRouteError):
                 route = self._route(deadline_ns, route)
                 walk.begin(route)
+                values = _value_columns(route)
                 continue
             raise_error(page.error)
             walk.take(page.node_index, page.result, page.next_start)
-            yield _rows(route, walk.pop())
+            yield _rows(route, values, walk.pop())
             deadline_ns = self._builder.deadline_ns(None)
 
     def close(self) -> None:
@@ -139,18 +144,23 @@ class PartitionScanner:
         return read.route
 
 
-def _rows(route: Route, page: Sequence[ScannedRow]) -> list[tuple[Any, ...]]:
+def _value_columns(route: Route) -> ValueColumns:
+    fields = route.schema.value
+    return ValueColumns(fields, [one.name for one in fields])
+
+
+def _rows(
+    route: Route, values: ValueColumns, page: Sequence[ScannedRow]
+) -> list[tuple[Any, ...]]:
     """Return the rows of a page."""
-    schema = route.schema
-    is_map = schema.kind is StateKind.MAP
-    is_single = len(schema.key) == 1
-    is_map_single = len(schema.map_key) == 1
-    rows = []
-    for key, value in route.decode_page(page):
-        map_columns: tuple[Any, ...] = ()
-        if is_map:
-            key, map_key = key  # noqa: PLW2901 (it is both of them)
-            map_columns = (map_key,) if is_map_single else map_key
-        columns = (key,) if is_single else key
-        rows.append((*columns, *map_columns, *value.values()))
-    return rows
+    encoded = [key for key, _ in page]
+    codec = route.key_codec
+    is_map = route.schema.kind is StateKind.MAP
+    keys = codec.all_columns if is_map else codec.columns
+    return list(
+        zip(
+            *keys(encoded, is_plain=True),
+            *values.decode([stored for _, stored in page]),
+            strict=True,
+        )
+    )

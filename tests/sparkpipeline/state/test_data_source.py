@@ -93,6 +93,33 @@ class TestBatchJobs:
         assert found.where("id < 7").count() == 7
         assert found.rdd.getNumPartitions() == 2
 
+    @pytest.mark.parametrize("kind", ["value", "map", "list"])
+    def test_years_that_python_has_not_come_back(
+        self, cluster: StateCluster, spark: SparkSession, job_id: str, kind: str
+    ) -> None:
+        """
+        Spark reads what it has written, in keys, in values and inside of them.
+
+        One date after 9999, of a timestamp in milliseconds that was taken for one in
+        seconds, ended each read of the state with an error.
+        """
+        names = {"job_id": job_id, "state_name": "years"}
+        far = spark.sql(
+            "SELECT date_add(DATE'9999-12-31', 400 * day) AS day, "
+            "timestamp_micros(1000000000000000000 * day) AS at, "
+            "named_struct('ats', array(timestamp_micros(-100000000000000000))) AS s "
+            "FROM VALUES (0), (1) AS v(day)"
+        )
+        options = {"map_key": "at"} if kind == "map" else {}
+        mode = "append" if kind == "list" else "overwrite"
+        save(far, cluster, mode, key="day", kind=kind, **options, **names)
+        found = load(spark, cluster, **names)
+        assert found.schema.simpleString() == far.schema.simpleString()
+        as_text = [f"CAST({name} AS string)" for name in far.columns]
+        assert sorted(found.selectExpr(*as_text).collect()) == sorted(
+            far.selectExpr(*as_text).collect()
+        )
+
     @pytest.mark.parametrize(
         "key", ["n", "a,f", "q", "g", "h", "j", "e", "d", "k", "l,m", "i,c,b"]
     )
