@@ -370,10 +370,4 @@ def _key_sizer(schema_text: str) -> Callable[[bytes], int]:
     schema = parse_schema(schema_text)
     if not schema.map_key:
         raise ConfigurationError("only counting a map state takes a schema")
-    codec = KeyCodec(schema.key, max_parallelism=1, map_fields=schema.map_key)
-
-    def key_size_of(encoded: bytes) -> int:
-        _, map_key = codec.split(encoded)
-        return len(encoded) - len(map_key)
-
-    return key_size_of
+    return KeyCodec(schema.key, max_parallelism=1).size_of

@@ -106,14 +106,24 @@ class _Key:
 
         Times are numbers where *is_plain*: those of Spark are not all Python's.
         """
+        stored, end = self.stored_from_bytes(encoded)
+        to_value = self.all.to_plain if is_plain else self.all.to_value
         try:
-            stored, end = self.all.from_bytes(encoded, 0)
-            to_value = self.all.to_plain if is_plain else self.all.to_value
             return to_value(stored), end
         except _MALFORMED as error:
-            raise RemoteProtocolError(
-                "malformed", f"no key of ({fields_text(self.fields)}): {error}"
-            ) from error
+            raise self._unreadable(error) from error
+
+    def stored_from_bytes(self, encoded: bytes) -> tuple[tuple[Any, ...], int]:
+        """Return the stored forms that *encoded* begins with, and where they end."""
+        try:
+            return self.all.from_bytes(encoded, 0)
+        except _MALFORMED as error:
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: Exception) -> RemoteProtocolError:
+        return RemoteProtocolError(
+            "malformed", f"no key of ({fields_text(self.fields)}): {error}"
+        )
 
     def from_all_bytes(
         self, encoded: bytes, *, is_plain: bool = False
@@ -317,21 +327,21 @@ class KeyCodec:
         """
         return self._map_key.from_all_bytes(encoded)
 
-    def split(self, encoded: bytes) -> tuple[tuple[Any, ...], bytes]:
+    def size_of(self, encoded: bytes) -> int:
         """
-        Return the key columns that *encoded* begins with, and what follows them.
+        Return how many bytes of *encoded* are the key columns; the rest follows them.
+
+        No value is made of a key: it may hold what Python has none for.
 
         Args:
-            encoded: A storage key without its key group.
-
-        Returns:
-            The rest is the encoded map key of a map state, the index of a list item.
+            encoded: A storage key without its key group.  What follows is the encoded
+                map key of a map state, the index of a list item.
 
         Raises:
             RemoteProtocolError: If *encoded* begins with no key.
         """
-        values, end = self._key.from_bytes(encoded)
-        return values, encoded[end:]
+        _, end = self._key.stored_from_bytes(encoded)
+        return end
 
     def columns(
         self, encoded: Sequence[bytes], *, is_plain: bool = False

@@ -31,6 +31,9 @@ from queryablestate.node.core.read_schedule import ReadAsked
 from queryablestate.node.node import StateNode
 from queryablestate.node.reading import LongRead
 from queryablestate.node.reads import read
+from queryablestate.schema.key_columns import KeyColumns
+from queryablestate.schema.schema import AtomicType, Field, StateKind, StateSchema
+from queryablestate.schema.schema_json import schema_json
 from queryablestate.store.reader import StoreReader
 from queryablestate.store.steps import ReadWork, Steps
 from queryablestate.wire.address import parse_address
@@ -1101,6 +1104,25 @@ class TestReading:
         for runs, code in refused:
             walk = WalkRows(key_groups=runs, start=b"", limit=1)
             assert job.refusal(walk, []).code == code
+
+    def test_maps_are_counted_by_keys_that_python_has_not(self, job: Job) -> None:
+        """
+        A year of Spark's is a key like any other: nodes make no values of keys.
+
+        One map under a date after 9999 ended each count of the state with an error.
+        """
+        day, month = Field("day", AtomicType.DATE), Field("month", AtomicType.INT)
+        schema = StateSchema(kind=StateKind.MAP, key=(day,), map_key=(month,))
+        columns = KeyColumns((day, month))
+        keys = [
+            bytes(2) + columns.to_bytes((days, number))
+            for days in (-1_000_000, 0, 3_000_000)
+            for number in (1, 2)
+        ]
+        chunk = StagedRows(state_number=1, keys=keys, values=[b"\x90"] * len(keys))
+        job.write(chunk, kind="map")
+        _, payload = job.answer(CountKeys(schema=schema_json(schema)))
+        assert decode_count(payload) == 3
 
     def test_a_count_of_a_schema_that_is_none_is_refused(self, job: Job) -> None:
         """What a reader sends is checked here: nodes know no schemas."""
