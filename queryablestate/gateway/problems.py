@@ -20,6 +20,7 @@ from nameservice.errors import (
     LocalProtocolError,
     NameServiceError,
     NoLeaderError,
+    RemoteProtocolError,
     UnreachableError,
 )
 from queryablestate.errors import (
@@ -202,6 +203,8 @@ def problem_of(error: Exception) -> Problem | None:
             return Problem(name="wrong-question", detail=detail)
         case ConfigurationError():
             return Problem(name="bad-request", detail=detail)
+        case RemoteProtocolError(reason="no-python-value"):
+            return Problem(name="not-acceptable", detail=error.detail)
         case NameServiceError():
             return Problem(name="not-understood", detail=detail)
         case TimeoutError():

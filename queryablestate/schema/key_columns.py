@@ -49,8 +49,12 @@ __all__ = [
     "KeyColumn",
     "KeyColumns",
     "MisfitError",
+    "YearError",
+    "date_of",
     "escaped",
     "key_column",
+    "moment_of",
+    "reason_of",
 ]
 
 COLUMN_NULL: Final = b"\x00"
@@ -70,6 +74,41 @@ _FLOAT: Final = struct.Struct(">f")
 
 class MisfitError(Exception):
     """A value does not fit its column; `KeyCodec` makes a `WrongKeyTypeError` of it."""
+
+
+class YearError(ValueError):
+    """
+    A date, or a moment, lies in a year that Python has not, and Spark has.
+
+    It is no fault of the peer: `reason_of` has another word for it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(
+            "it holds a date before year 1 or after year 9999, for which Python has no "
+            "value: read it as a table, as Parquet or with SQL"
+        )
+
+
+def date_of(days: int) -> date:
+    """Return the date that is *days* after 1970-01-01, or raise `YearError`."""
+    try:
+        return date.fromordinal(days + _DAY_OF_EPOCH)
+    except (OverflowError, ValueError):
+        raise YearError from None
+
+
+def moment_of(epoch: datetime, microseconds: int) -> datetime:
+    """Return the moment that is *microseconds* after *epoch*, or raise `YearError`."""
+    try:
+        return epoch + timedelta(microseconds=microseconds)
+    except OverflowError:
+        raise YearError from None
+
+
+def reason_of(error: Exception) -> str:
+    """Return the reason of the `RemoteProtocolError` that *error* becomes."""
+    return "no-python-value" if isinstance(error, YearError) else "malformed"
 
 
 class KeyColumn(ABC):
@@ -200,7 +239,7 @@ class _DateColumn(_NumberColumn):
         return value.toordinal() - _DAY_OF_EPOCH
 
     def _to_value(self, stored: int) -> date:
-        return date.fromordinal(stored + _DAY_OF_EPOCH)
+        return date_of(stored)
 
     def _to_plain(self, stored: int) -> int:
         return stored
@@ -228,7 +267,7 @@ class _TimestampColumn(_NumberColumn):
         return number
 
     def _to_value(self, stored: int) -> datetime:
-        return self._epoch + timedelta(microseconds=stored)
+        return moment_of(self._epoch, stored)
 
     def _to_plain(self, stored: int) -> int:
         return stored

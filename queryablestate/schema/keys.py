@@ -48,6 +48,7 @@ from queryablestate.schema.key_columns import (
     KeyColumns,
     MisfitError,
     escaped,
+    reason_of,
 )
 from queryablestate.schema.key_groups import GROUP_SIZE_BYTES, group_start
 from queryablestate.schema.schema import AtomicType, Field, fields_text
@@ -122,7 +123,7 @@ class _Key:
 
     def _unreadable(self, error: Exception) -> RemoteProtocolError:
         return RemoteProtocolError(
-            "malformed", f"no key of ({fields_text(self.fields)}): {error}"
+            reason_of(error), f"no key of ({fields_text(self.fields)}): {error}"
         )
 
     def from_all_bytes(

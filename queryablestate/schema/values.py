@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime
 from decimal import Decimal
 from operator import attrgetter
 from typing import Any, Final, TypeAlias, assert_never, final
@@ -31,7 +31,14 @@ import msgspec
 from msgspec.structs import asdict, astuple
 
 from nameservice import LocalProtocolError, RemoteProtocolError
-from queryablestate.schema.key_columns import KeyColumn, MisfitError, key_column
+from queryablestate.schema.key_columns import (
+    KeyColumn,
+    MisfitError,
+    date_of,
+    key_column,
+    moment_of,
+    reason_of,
+)
 from queryablestate.schema.schema import (
     ArrayType,
     AtomicType,
@@ -50,7 +57,6 @@ __all__ = ["ValueCodec", "ValueColumns"]
 # From the form that is stored to the value that comes back, or the other way.
 _Convert: TypeAlias = Callable[[Any], Any]
 
-_DAY_OF_EPOCH: Final = date(1970, 1, 1).toordinal()
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH_NTZ: Final = _EPOCH.replace(tzinfo=None)
 
@@ -144,14 +150,16 @@ class ValueCodec:
         Return the value columns of a stored row, by their names.
 
         Raises:
-            RemoteProtocolError: If *payload* is no row of these columns, or holds a
-                date that Python cannot (Spark's may lie beyond year 9999).
+            RemoteProtocolError: If *payload* is no row of these columns; with the
+                reason ``no-python-value`` if it holds a date that Python cannot
+                (Spark's may lie beyond year 9999).
         """
         try:
             return self._load(payload)
         except _MALFORMED as error:
             raise RemoteProtocolError(
-                "malformed", f"no row of ({fields_text(self._fields)}): {error}"
+                reason_of(error),
+                f"no row of ({fields_text(self._fields)}): {error}",
             ) from error
 
     def decode_rows(
@@ -175,7 +183,8 @@ class ValueCodec:
             ]
         except _MALFORMED as error:
             raise RemoteProtocolError(
-                "malformed", f"no row of ({fields_text(self._fields)}): {error}"
+                reason_of(error),
+                f"no row of ({fields_text(self._fields)}): {error}",
             ) from error
 
     def _load(self, payload: bytes | memoryview) -> dict[str, Any]:
@@ -246,7 +255,8 @@ class ValueColumns:
             ]
         except _MALFORMED as error:
             raise RemoteProtocolError(
-                "malformed", f"no row of ({fields_text(self._fields)}): {error}"
+                reason_of(error),
+                f"no row of ({fields_text(self._fields)}): {error}",
             ) from error
 
 
@@ -311,7 +321,7 @@ def _loading(data_type: DataType, *, is_plain: bool = False) -> _Convert | None:
         ):
             return None
         case AtomicType.DATE:
-            return _load_date
+            return date_of
         case AtomicType.TIMESTAMP:
             return _load_timestamp
         case AtomicType.TIMESTAMP_NTZ:
@@ -382,16 +392,12 @@ def _unchanged(stored: Any) -> Any:
     return stored
 
 
-def _load_date(days: int) -> date:
-    return date.fromordinal(days + _DAY_OF_EPOCH)
-
-
 def _load_timestamp(microseconds: int) -> datetime:
-    return _EPOCH + timedelta(microseconds=microseconds)
+    return moment_of(_EPOCH, microseconds)
 
 
 def _load_timestamp_ntz(microseconds: int) -> datetime:
-    return _EPOCH_NTZ + timedelta(microseconds=microseconds)
+    return moment_of(_EPOCH_NTZ, microseconds)
 
 
 # --- Writing ----------------------------------------------------------------------

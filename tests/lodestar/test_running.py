@@ -36,10 +36,13 @@ def test_what_the_other_side_does_not_know(capsys: pytest.CaptureFixture[str]) -
     )
 
 
-def test_another_mistake_of_a_peer(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("reason", ["oversized", "no-python-value"])
+def test_another_mistake_of_a_peer(
+    reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """It has nothing to do with versions."""
-    error = RemoteProtocolError("oversized", "too long")
-    assert told(error, capsys) == "lodestar leaders: too long (oversized)\n"
+    error = RemoteProtocolError(reason, "too much")
+    assert told(error, capsys) == f"lodestar leaders: too much ({reason})\n"
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,7 @@ ERRORS: list[tuple[Exception, str, int]] = [
     (LocalProtocolError("a list"), "wrong-question", 400),
     (ConfigurationError("limit"), "bad-request", 400),
     (RemoteProtocolError("malformed", "x"), "not-understood", 502),
+    (RemoteProtocolError("no-python-value", "x"), "not-acceptable", 406),
     (GatewayError("busy", "too much"), "busy", 503),
 ]
 
