@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.ipc
 import pyarrow.parquet as pq
 
+from nameservice import ConfigurationError
 from queryablestate.schema.keys import ITEM_INDEX_SIZE_BYTES
 from queryablestate.schema.schema import (
     ArrayType,
@@ -304,6 +305,7 @@ def write_parquet(batches: Iterable[pa.RecordBatch], file: BinaryIO) -> int:
         file: Stays open.
 
     Raises:
+        ConfigurationError: If Parquet has no such column: a struct without fields.
         OSError: If *file* cannot be written.
     """
     writer: pq.ParquetWriter | None = None
@@ -316,7 +318,7 @@ def write_parquet(batches: Iterable[pa.RecordBatch], file: BinaryIO) -> int:
             waiting.append(batch.replace_schema_metadata(None))
             row_count += batch.num_rows
             if writer is None:
-                writer = pq.ParquetWriter(file, waiting[0].schema)
+                writer = _parquet_writer(file, waiting[0].schema)
             if _is_row_group(waiting):
                 writer.write_table(pa.Table.from_batches(waiting))
                 waiting = []
@@ -328,6 +330,13 @@ def write_parquet(batches: Iterable[pa.RecordBatch], file: BinaryIO) -> int:
         if writer is not None:
             writer.close()
     return row_count
+
+
+def _parquet_writer(file: BinaryIO, schema: pa.Schema) -> pq.ParquetWriter:
+    try:
+        return pq.ParquetWriter(file, schema)
+    except pa.ArrowNotImplementedError as error:
+        raise ConfigurationError(f"{error} Or write it as CSV or JSON.") from error
 
 
 def _is_row_group(batches: Sequence[pa.RecordBatch]) -> bool:

@@ -76,6 +76,25 @@ def engine_type(data_type: DataType) -> str:
             assert_never(data_type)
 
 
+def _has_engine(column: Field) -> bool:
+    """Return whether the engine can have *column*; Spark's may be of other kinds."""
+    return bool(column.name) and _has_engine_type(column.type)
+
+
+def _has_engine_type(data_type: DataType) -> bool:
+    match data_type:
+        case StructType(fields=fields):
+            names = {engine_folded(one.name) for one in fields}
+            is_told_apart = 0 < len(names) == len(fields)
+            return is_told_apart and all(map(_has_engine, fields))
+        case ArrayType(element=element):
+            return _has_engine_type(element)
+        case MapType(key=key, value=value):
+            return _has_engine_type(key) and _has_engine_type(value)
+        case _:
+            return True
+
+
 @final
 @frozen
 class Table:
@@ -128,13 +147,27 @@ class Table:
         return self.schema.key
 
     def columns(self, wanted: set[str] | None) -> list[str]:
-        """Return which columns to read where *wanted* are named, in lower case."""
+        """
+        Return which columns to read where *wanted* are named, in lower case.
+
+        Raises:
+            SQLError: If the engine cannot have one of them.
+        """
         found = [
-            one.name
-            for one in self.fields
-            if wanted is None or one.name.lower() in wanted
+            one for one in self.fields if wanted is None or one.name.lower() in wanted
         ]
-        return found or [self.fields[0].name]
+        for one in found:
+            if not _has_engine(one):
+                raise SQLError(
+                    "0A000",
+                    f"{self.job_id}/{self.name}: the column {one.name!r} of type "
+                    f"{one.type} cannot be had with SQL",
+                    "name the columns that are wanted, without it; 'lodestar export' "
+                    "has them all",
+                )
+        # Where none is named, rows are counted: any column will do.
+        found = found or [next(one for one in self.fields if _has_engine(one))]
+        return [one.name for one in found]
 
     def rows_of(self, key: Any, entry: StateEntry) -> list[tuple[Any, ...]]:
         """

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from haservices import HAServices
+from nameservice import ConfigurationError
 from queryablestate import QueryableStateClient, UnknownStateError
 from queryablestate.client.export import ExportFormat, export_state
 from queryablestate.schema.schema import (
@@ -23,6 +24,7 @@ from queryablestate.schema.schema import (
     MapType,
     StateKind,
     StateSchema,
+    StructType,
 )
 from tests.queryablestate.scripted_proxy import Lead, ScriptedProxy
 from tests.queryablestate.scripted_state import (
@@ -169,3 +171,19 @@ def test_nothing_is_written_of_what_cannot_be_read(
     ):
         export_state(client, "flights", "x", export_format, file)
     assert file.getvalue() == b""
+
+
+def test_a_struct_without_fields_is_told_where_parquet_has_none(
+    services: HAServices,
+) -> None:
+    """It ended with a traceback; the other formats have such a column."""
+    schema = StateSchema(
+        kind=StateKind.VALUE,
+        key=(Field("k", AtomicType.STRING),),
+        value=(Field("e", StructType(())),),
+    )
+    state = ScriptedState(schema, {"a": ({},)})
+    with pytest.raises(ConfigurationError, match=r"'e'.*as CSV or JSON"):
+        exported(services, state, ExportFormat.PARQUET)
+    data, _ = exported(services, state, ExportFormat.JSON)
+    assert json.loads(data) == {"k": "a", "e": {}}

@@ -37,7 +37,16 @@ from queryablestate.connect.tokens import generate_token
 from queryablestate.local_cluster import LocalStateCluster
 from queryablestate.proxy.config_toml import parse_proxy_config
 from queryablestate.schema.keys import KeyCodec
-from queryablestate.schema.schema import AtomicType, Field, StateKind, StateSchema
+from queryablestate.schema.schema import (
+    ArrayType,
+    AtomicType,
+    DataType,
+    Field,
+    MapType,
+    StateKind,
+    StateSchema,
+    StructType,
+)
 from queryablestate.sql.config import SQLConfig
 from queryablestate.sql.desk import Desk
 from queryablestate.sql.engine import Parser
@@ -1445,6 +1454,48 @@ def test_a_row_that_python_cannot_hold_is_found_by_its_key(
                 if kind is StateKind.LIST and columns_wanted == "day::text":
                     expected = [f"[{one[1:-1]}]" for one in days]
                 assert sorted(found) == expected, (condition, columns_wanted)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("e", StructType(())),
+        ("e", ArrayType(StructType((Field("", AtomicType.INT),)))),
+        (
+            "e",
+            MapType(
+                AtomicType.INT,
+                StructType((Field("a", AtomicType.INT), Field("A", AtomicType.INT))),
+            ),
+        ),
+        ("", AtomicType.INT),
+    ],
+    ids=["no field", "a field without a name", "fields of one name", "no name"],
+)
+def test_a_column_that_sql_cannot_have_leaves_the_others(
+    served: Served, name: str, kind: DataType
+) -> None:
+    """
+    It is told by its name; a statement that does not want it is answered.
+
+    Spark has such columns.  "SELECT *" was told to be a syntax error.
+    """
+    schema = StateSchema(
+        kind=StateKind.VALUE,
+        key=(Field("k", AtomicType.STRING),),
+        value=(Field(name, kind), Field("n", AtomicType.INT)),
+    )
+    job_id = f"odd-{len(str(kind))}"
+    Publisher(served.config, job_id, {"odd": schema}).write({"odd": [("a", None, 1)]})
+    table = f'"{job_id}".odd'
+    with connect(served.server) as connection:
+        for wanted in ("n", "count(*)", "max(n)"):
+            for rest in ("", " WHERE k = 'a'"):
+                statement = f"SELECT {wanted} FROM {table}{rest}"
+                assert connection.execute(statement).fetchall() == [(1,)]
+        refusal = refusal_of(connection, f"SELECT * FROM {table}")
+    assert refusal.sqlstate == "0A000"
+    assert f"the column {name!r} of type {kind}" in str(refusal)
 
 
 def test_both_ways_agree_over_a_real_cluster(served: Served) -> None:
