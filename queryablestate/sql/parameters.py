@@ -11,9 +11,9 @@ from queryablestate.sql.protocol.parameter_values import decode_parameter
 from queryablestate.sql.protocol.refusals import SQLError
 from queryablestate.sql.protocol.types import (
     BY_NAME,
+    BY_OID,
     TEXT,
     UNKNOWN_OID,
-    PostgresType,
     type_of_engine,
 )
 from queryablestate.sql.selection import Node
@@ -88,12 +88,12 @@ _ZERO_UUID: Final = b"00000000-0000-0000-0000-000000000000"
 
 
 def _inferred(query: Query, tables: Sequence[Table]) -> dict[str, int]:
-    columns: dict[str, PostgresType] = {}
+    columns: dict[str, int] = {}
     for table in tables:
         for one in table.fields:
             found, is_array, _ = type_of_engine(engine_type(one.type))
-            if not is_array:
-                columns.setdefault(one.name.lower(), found)
+            oid = found.array_oid if is_array else found.oid
+            columns.setdefault(one.name.lower(), oid)
     types: dict[str, int] = {}
 
     def give(node: Any, oid: int | None) -> None:
@@ -116,8 +116,8 @@ def _inferred(query: Query, tables: Sequence[Table]) -> dict[str, int]:
             case "SUBQUERY" if node["subquery_type"] == "ANY":
                 for inner in node["subquery"]["node"].get("select_list", ()):
                     if inner.get("function_name") == "unnest":
-                        found_type = _type(node["child"], columns)
-                        array = found_type and found_type.array_oid
+                        element = BY_OID.get(_oid(node["child"], columns) or 0)
+                        array = element and element.array_oid
                         give(inner["arguments"][0]["expression"], array)
         if node.get("type") == "LIMIT_MODIFIER":
             give(node["limit"], BY_NAME["int8"].oid)
@@ -134,21 +134,15 @@ def _cast_oid(kind: Node) -> int | None:
     return None if found is None else found.oid
 
 
-def _type(node: Node, columns: Mapping[str, PostgresType]) -> PostgresType | None:
+def _oid(node: Node, columns: Mapping[str, int]) -> int | None:
     match node["class"]:
         case "COLUMN_REF":
             return columns.get(node["column_names"][-1].lower())
         case "CAST":
-            name = node["type_expr"].get("type_name", "").lower()
-            return _BY_ENGINE_NAME.get(name)
+            return _cast_oid(node["type_expr"])
         case "CONSTANT" if node["literal"]["kind"] == "INTEGER":
-            return BY_NAME["int8"]
+            return BY_NAME["int8"].oid
         case "CONSTANT" if node["literal"]["kind"] == "NUMERIC":
-            return BY_NAME["float8"]
+            return BY_NAME["float8"].oid
         case _:
             return None
-
-
-def _oid(node: Node, columns: Mapping[str, PostgresType]) -> int | None:
-    found = _type(node, columns)
-    return None if found is None else found.oid

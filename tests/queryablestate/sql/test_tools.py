@@ -91,6 +91,28 @@ class TestPsycopg:
         ).fetchall()
         assert found == [("AA",), ("WN",)]
 
+    @pytest.mark.parametrize("binary", [False, True])
+    def test_arrays_are_compared_with_parameters(
+        self, connection: Any, binary: bool
+    ) -> None:
+        """
+        Whose type the driver leaves open: it is that of the column.
+
+        It was taken for text, which the engine does not read as an array.
+        """
+        for state, column, value, count in (
+            ("routes", "tags", ["JFK", None], 20),
+            ("routes", "tags", [], 0),
+            ("log", "event", ["AA0", "AA1", "AA2"], 1),
+        ):
+            cursor = connection.cursor(binary=binary)
+            cursor.execute(
+                f"SELECT count(*) FROM {state} WHERE {column} = "
+                f"{'%b' if binary else '%s'}",
+                [value],
+            )
+            assert cursor.fetchone() == (count,)
+
     def test_a_join_of_two_states(self, connection: Any) -> None:
         """With aggregates, a window and a common table expression."""
         found = connection.execute(
