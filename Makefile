@@ -85,6 +85,7 @@ nightly: setup
 simulate: setup
 	$(python) -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
 	$(python) -m tests.zookeeper_simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
+	$(python) -m tests.zookeeper_simulation --store $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
 	$(python) -m tests.state_simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS) --every-kind)
 	$(if $(SEED),,LODESTAR_HYPOTHESIS_PROFILE=random $(pytest) \
 		--hypothesis-seed=$(HYPOTHESIS_SEED) $(stateful))

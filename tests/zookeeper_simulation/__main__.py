@@ -10,10 +10,11 @@ def main() -> int:
     # Nothing of ours is imported before: a mutation changes modules as they load.
     from tests.simulation.mutations import install_from_arguments  # noqa: PLC0415
     from tests.zookeeper_simulation.mutations import (  # noqa: PLC0415
+        STORE_MUTATIONS,
         ZOOKEEPER_MUTATIONS,
     )
 
-    install_from_arguments(sys.argv[1:], ZOOKEEPER_MUTATIONS)
+    install_from_arguments(sys.argv[1:], (*ZOOKEEPER_MUTATIONS, *STORE_MUTATIONS))
     from tests.zookeeper_simulation.command import run  # noqa: PLC0415
 
     return run(sys.argv[1:])

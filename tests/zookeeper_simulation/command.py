@@ -5,8 +5,10 @@
     Run that many, on all processors or ``--jobs J``; ``--report FILE`` writes a page.
 ``--seed S [--trace]``
     Run one again, and show what happens in it.
+``--store``
+    Run seeds about the leader store, in place of those about who leads.
 ``--mutation NAME``
-    Break the shipped rule first; then the seeds must find it.
+    Break what is shipped first; then the seeds must find it.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tests.simulation.report import commit_name, consecutive, page, part_of, write_page
-from tests.zookeeper_simulation.mutations import ZOOKEEPER_MUTATIONS
+from tests.zookeeper_simulation.mutations import STORE_MUTATIONS, ZOOKEEPER_MUTATIONS
 from tests.zookeeper_simulation.runs import Outcome, run_seed, run_seeds
 
 
@@ -42,7 +44,7 @@ _RUN: Final = (
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m tests.zookeeper_simulation",
-        description="Run the rule of ZooKeeper's renewals under seeded faults.",
+        description="Run what is shipped for ZooKeeper under seeded faults.",
     )
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--seeds", type=int, default=1000, help="how many seeds to run")
@@ -52,11 +54,14 @@ def _parser() -> argparse.ArgumentParser:
         "--jobs", type=int, default=os.cpu_count() or 1, help="processors to use"
     )
     parser.add_argument("--trace", action="store_true", help="show what happens")
+    parser.add_argument(
+        "--store", action="store_true", help="run seeds about the leader store"
+    )
     parser.add_argument("--report", type=Path, help="write a page about the run")
     parser.add_argument(
         "--mutation",
-        choices=[mutation.name for mutation in ZOOKEEPER_MUTATIONS],
-        help="break the shipped rule first",
+        choices=[one.name for one in (*ZOOKEEPER_MUTATIONS, *STORE_MUTATIONS)],
+        help="break what is shipped first",
     )
     return parser
 
@@ -65,16 +70,22 @@ def run(arguments: Sequence[str]) -> int:
     """Return 0 if every rule held, 1 if one did not."""
     options = _parser().parse_args(arguments)
     if options.seed is not None:
-        outcome = run_seed(options.seed, print if options.trace else None)
-        _print_failures(outcome)
+        write = print if options.trace else None
+        outcome = run_seed(options.seed, write, is_of_store=options.store)
+        _print_failures(outcome, is_of_store=options.store)
         return 1 if outcome.failures else 0
     total = Outcome()
     commit = commit_name(_RUN)
     began = shown = time.monotonic()
     seeds = range(options.first, options.first + options.seeds)
-    for part in run_seeds(seeds, jobs=options.jobs, mutation=options.mutation):
+    for part in run_seeds(
+        seeds,
+        jobs=options.jobs,
+        mutation=options.mutation,
+        is_of_store=options.store,
+    ):
         total.add(part)
-        _print_failures(part)
+        _print_failures(part, is_of_store=options.store)
         if time.monotonic() - shown > _PROGRESS_SECONDS:
             shown = time.monotonic()
             print(f"{total.seed_count:,} of {options.seeds:,} seeds", flush=True)
@@ -83,10 +94,11 @@ def run(arguments: Sequence[str]) -> int:
     duration_seconds = time.monotonic() - began
     counts = total.counts
     faults = sum(n for name, n in counts.items() if name.startswith(_FAULT))
+    happened = "commits done" if options.store else "sessions expired"
     print(
         f"{total.seed_count:,} seeds, {faults:,} faults, "
         f"{counts['leaderships granted']:,} leaderships, "
-        f"{counts['sessions expired']:,} sessions expired "
+        f"{counts[happened]:,} {happened} "
         f"in {duration_seconds:.1f} s: {len(total.failures)} failed"
     )
     if options.report is not None:
@@ -96,22 +108,47 @@ def run(arguments: Sequence[str]) -> int:
             duration_seconds=duration_seconds,
             jobs=options.jobs,
             commit=commit,
+            is_of_store=options.store,
         )
         write_page(options.report, text)
     return 1 if total.failures else 0
 
 
-def _print_failures(outcome: Outcome) -> None:
+def _print_failures(outcome: Outcome, *, is_of_store: bool) -> None:
+    store = " --store" if is_of_store else ""
     for seed, problem in outcome.failures:
         print(
             f"seed {seed} failed at {commit_name(_RUN)}: {problem}\n"
-            f"  replay: python -m tests.zookeeper_simulation --seed {seed} --trace",
+            "  replay: python -m tests.zookeeper_simulation"
+            f"{store} --seed {seed} --trace",
             flush=True,
         )
 
 
+_LEADERS: Final = """\
+Written by `python -m tests.zookeeper_simulation --report FILE`. An
+ensemble of three or five servers with touch tables, pings, rounded
+deadlines, revalidation and deposed leaders, and two or three contenders
+that run the shipped rule of [renewals](../explanation/election.md), on one
+virtual time line.\
+"""
+_STORE: Final = """\
+Written by `python -m tests.zookeeper_simulation --store --report FILE`. Threads
+of two processes that lead in turn, and of one that reads and cleans up, run the
+shipped driver of the leader store, with its guesses, turns and bundles, while
+connections are lost, waits are given up and leaderships end. What the nodes hold
+is compared with a dictionary after each transaction.\
+"""
+
+
 def render(
-    outcome: Outcome, *, first: int, duration_seconds: float, jobs: int, commit: str
+    outcome: Outcome,
+    *,
+    first: int,
+    duration_seconds: float,
+    jobs: int,
+    commit: str,
+    is_of_store: bool = False,
 ) -> str:
     """Return a page about a run."""
     counts = outcome.counts
@@ -119,12 +156,10 @@ def render(
         {name: count for name, count in counts.items() if ": " not in name}
     )
     return page(
-        "What the simulation of ZooKeeper has shown",
-        "Written by `python -m tests.zookeeper_simulation --report FILE`. An\n"
-        "ensemble of three or five servers with touch tables, pings, rounded\n"
-        "deadlines, revalidation and deposed leaders, and two or three contenders\n"
-        "that run the shipped rule of [renewals](../explanation/election.md), on one\n"
-        "virtual time line.",
+        "What the simulation of ZooKeeper's leader store has shown"
+        if is_of_store
+        else "What the simulation of ZooKeeper has shown",
+        _STORE if is_of_store else _LEADERS,
         figures=(),
         tables=(
             ("Faults", "what", part_of(counts, _FAULT)),

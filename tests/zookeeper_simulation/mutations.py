@@ -1,4 +1,4 @@
-"""Faults in the shipped rule of ZooKeeper's renewals, on purpose: all must be found."""
+"""Faults in what is shipped for ZooKeeper, on purpose: all must be found."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 from tests.simulation.mutations import Mutation
 
 
-__all__ = ["ZOOKEEPER_MUTATIONS"]
+__all__ = ["STORE_MUTATIONS", "ZOOKEEPER_MUTATIONS"]
 
 ZOOKEEPER_MUTATIONS: Final = (
     Mutation(
@@ -53,5 +53,60 @@ ZOOKEEPER_MUTATIONS: Final = (
         module="haservices.zookeeper.renewals",
         before="self._renew(self._witnessed.popleft().sent_ns)",
         after="self._witnessed.popleft()",
+    ),
+)
+
+STORE_MUTATIONS: Final = (
+    Mutation(
+        name="bundle-under-way-deleted",
+        rule="L1: a bundle stays until its commit is done",
+        module="haservices.zookeeper.bundles",
+        before="[name for name in names if name not in under_way]",
+        after="list(names)",
+        seed=184,
+    ),
+    Mutation(
+        name="bundle-in-doubt-deleted",
+        rule="L1: what was sent and not answered may have been committed",
+        module="haservices.zookeeper.bundles",
+        before="    except (DidNotHappenError, StaleEpochError):",
+        after="    except NameServiceError:",
+    ),
+    Mutation(
+        name="cleanup-deletes-bundles-blindly",
+        rule="L3: a cleanup leaves what was written meanwhile alone",
+        module="haservices.zookeeper.bundles",
+        before="transact([*unchanged, DeleteNode(",
+        after="transact([DeleteNode(",
+        seed=40,
+    ),
+    Mutation(
+        name="bundles-not-made-again",
+        rule="L1: a leader goes on after a cleanup",
+        module="haservices.zookeeper.bundles",
+        before="session.loop.call(lambda: session.parents.forget(paths.bundles))",
+        after="pass",
+    ),
+    Mutation(
+        name="absence-unchecked",
+        rule="L1: a delete of what is not there holds until the commit",
+        module="haservices.zookeeper.store_core",
+        before="        return check_absent(path)\n\n    # -- failures",
+        after="        return ()\n\n    # -- failures",
+    ),
+    Mutation(
+        name="version-unchecked",
+        rule="L1: a commit holds to its versions",
+        module="haservices.zookeeper.store_core",
+        before="node_version = -1 if version is None else version - 1",
+        after="node_version = -1",
+    ),
+    Mutation(
+        name="no-turns",
+        rule="L4: threads of one leader do not refuse one another",
+        module="haservices.zookeeper.store_turns",
+        before="            claimed.isdisjoint(earlier)",
+        after="            earlier is not None",
+        seed=320,
     ),
 )

@@ -9,7 +9,7 @@ import pytest
 from tests.simulation.mutations import Mutation
 from tests.tiers import nightly_after, nightly_repeats
 from tests.zookeeper_simulation.command import render
-from tests.zookeeper_simulation.mutations import ZOOKEEPER_MUTATIONS
+from tests.zookeeper_simulation.mutations import STORE_MUTATIONS, ZOOKEEPER_MUTATIONS
 from tests.zookeeper_simulation.runs import Outcome, run_seed
 
 
@@ -29,11 +29,25 @@ def test_no_two_holders_believe_whatever_happens(first: int) -> None:
     assert outcome.counts["sessions expired"] > SEEDS_PER_TEST
 
 
-def test_a_seed_replays() -> None:
+@pytest.mark.proves("L1", "L2", "L3", "L4")
+@pytest.mark.parametrize("first", nightly_after(2, range(0, 400, SEEDS_PER_TEST)))
+def test_a_leader_store_holds_what_was_committed(first: int) -> None:
+    """L1 to L4 on ZooKeeper, with cleanups, lost answers and threads side by side."""
+    outcome = Outcome()
+    for seed in range(first, first + SEEDS_PER_TEST):
+        outcome.add(run_seed(seed, is_of_store=True))
+    assert outcome.failures == []
+    assert outcome.counts["commits acknowledged"] > SEEDS_PER_TEST
+    assert outcome.counts["cleanups"] > 0
+    assert outcome.counts["commits in doubt"] > 0
+
+
+@pytest.mark.parametrize("is_of_store", [False, True])
+def test_a_seed_replays(is_of_store: bool) -> None:
     """The same seed is the same run: a failure can be studied."""
     traces: list[list[str]] = [[], []]
     for trace in traces:
-        run_seed(7, trace.append)
+        run_seed(7, trace.append, is_of_store=is_of_store)
     assert traces[0] == traces[1]
     assert len(traces[0]) > 10
 
@@ -41,7 +55,11 @@ def test_a_seed_replays() -> None:
 @pytest.mark.parametrize(
     "mutation",
     nightly_repeats(
-        (mutation for mutation in ZOOKEEPER_MUTATIONS if not mutation.is_rare),
+        (
+            mutation
+            for mutation in (*ZOOKEEPER_MUTATIONS, *STORE_MUTATIONS)
+            if not mutation.is_rare
+        ),
         lambda mutation: mutation.rules,
     ),
     ids=lambda mutation: mutation.name,
@@ -53,6 +71,7 @@ def test_what_is_broken_on_purpose_is_found(mutation: Mutation) -> None:
             *(sys.executable, "-m", "tests.zookeeper_simulation"),
             *("--mutation", mutation.name, "--jobs", "1"),
             *("--first", str(mutation.seed), "--seeds", "100"),
+            *(("--store",) if mutation in STORE_MUTATIONS else ()),
         ],
         cwd=ROOT,
         capture_output=True,
@@ -60,7 +79,7 @@ def test_what_is_broken_on_purpose_is_found(mutation: Mutation) -> None:
         check=False,
     )
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "replay: python -m tests.zookeeper_simulation --seed" in done.stdout
+    assert "replay: python -m tests.zookeeper_simulation" in done.stdout
 
 
 def test_the_report_names_seeds_faults_and_checks() -> None:

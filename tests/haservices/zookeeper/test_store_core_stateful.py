@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import attrs
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -28,16 +27,10 @@ from haservices.zookeeper.feed_core import (
 from haservices.zookeeper.nodes import (
     CreateNode,
     DeleteNode,
-    Node,
-    NodeExistsError,
-    NodeMissingError,
     NodeOperation,
-    NodeStat,
-    NodeVersionError,
-    SetNode,
+    TransactionFailedError,
 )
-from haservices.zookeeper.packing import unpack
-from haservices.zookeeper.paths import ZooKeeperPaths, decode_name
+from haservices.zookeeper.paths import ZooKeeperPaths
 from haservices.zookeeper.store_core import (
     CommitCore,
     CommitEvent,
@@ -52,6 +45,7 @@ from haservices.zookeeper.store_core import (
     Started,
 )
 from nameservice import DidNotHappenError, VersionMismatchError
+from tests.haservices.zookeeper.store_model import Tree, expected
 
 
 if TYPE_CHECKING:
@@ -69,77 +63,13 @@ operation: SearchStrategy[StoreOperation] = st.one_of(
 )
 
 
-class Store:
-    """The nodes of one store, the one above them among them."""
-
-    def __init__(self) -> None:
-        self.nodes: dict[str, Node] = {}
-        self.zxid = 0
-
-    def apply(self, operations: Sequence[NodeOperation]) -> CommitFailed | None:
-        """Do all of *operations*, or none."""
-        nodes = self.nodes.copy()
-        self.zxid += 1
-        for index, each in enumerate(operations):
-            error = self._do(each, nodes)
-            if error is not None:
-                return CommitFailed(index=index, error=error)
-        self.nodes = nodes
-        return None
-
-    def _do(self, each: NodeOperation, nodes: dict[str, Node]) -> Exception | None:
-        node = nodes.get(each.path)
-        if isinstance(each, CreateNode):
-            if each.path != PATHS.store and PATHS.store not in nodes:
-                return NodeMissingError(each.path)
-            if node is not None:
-                return NodeExistsError(each.path)
-            stat = NodeStat(
-                version=0,
-                owner_session_id=0,
-                created_zxid=self.zxid,
-                children_zxid=0,
-            )
-            nodes[each.path] = Node(value=each.value, stat=stat)
-            return None
-        assert isinstance(each, SetNode | DeleteNode)
-        if node is None:
-            return NodeMissingError(each.path)
-        if each.version not in (-1, node.stat.version):
-            return NodeVersionError(each.path)
-        if isinstance(each, DeleteNode):
-            del nodes[each.path]
-        else:
-            stat = attrs.evolve(node.stat, version=node.stat.version + 1)
-            nodes[each.path] = Node(value=each.value, stat=stat)
-        return None
-
-    def contents(self) -> dict[str, tuple[bytes, int]]:
-        """Return the values and our versions."""
-        found = {}
-        for path, node in self.nodes.items():
-            if path != PATHS.store:
-                value = unpack(node.value)
-                assert isinstance(value, bytes)
-                name = decode_name(path.rpartition("/")[2])
-                found[name] = (value, node.stat.version + 1)
-        return found
-
-
-def expected(
-    contents: dict[str, tuple[bytes, int]], operations: Sequence[StoreOperation]
-) -> dict[str, tuple[bytes, int]] | None:
-    """Return what *operations* make of *contents*, or None if they are refused."""
-    result = contents.copy()
-    for each in operations:
-        present = result[each.path][1] if each.path in result else 0
-        if each.version not in (None, present):
-            return None
-        if isinstance(each, Put):
-            result[each.path] = (each.value, present + 1)
-        else:
-            result.pop(each.path, None)
-    return result
+def apply(tree: Tree, operations: Sequence[NodeOperation]) -> CommitFailed | None:
+    """Do all of *operations*, or none."""
+    try:
+        tree.transact(operations)
+    except TransactionFailedError as failure:
+        return CommitFailed(index=failure.index, error=failure.error)
+    return None
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -152,7 +82,7 @@ class StoreMachine(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         """Begin with nothing, not even the node above."""
-        self.store = Store()
+        self.store = Tree(PATHS)
         self.known: tuple[dict[str, bool], dict[str, bool]] = ({}, {})
         self.are_parents_known = [False, False]
         self.feeds = (FeedCore(path=None, prefix=""), FeedCore(path=None, prefix="p/"))
@@ -166,7 +96,7 @@ class StoreMachine(RuleBasedStateMachine):
     )
     def commit(self, number: int, operations: list[StoreOperation]) -> None:
         """Have one of the leaders commit."""
-        before = self.store.contents()
+        before = self.store.contents(PATHS)
         core = CommitCore(
             operations,
             paths=PATHS,
@@ -198,22 +128,24 @@ class StoreMachine(RuleBasedStateMachine):
         result = expected(before, operations)
         if result is None:
             assert isinstance(error, VersionMismatchError)
-            assert self.store.contents() == before
+            assert self.store.contents(PATHS) == before
         else:
             assert error is None
-            assert self.store.contents() == result
+            assert self.store.contents(PATHS) == result
 
     def send(self, number: int, effect: SendCommit) -> CommitEvent:
         """Send a commit, and what is above it where that is not known."""
         if not self.are_parents_known[number]:
-            self.store.apply([CreateNode(path=PATHS.store, value=b"")])
+            apply(self.store, [CreateNode(path=PATHS.store, value=b"")])
             self.are_parents_known[number] = True
-        return self.store.apply([*effect.nodes, effect.mark]) or Committed()
+        return apply(self.store, [*effect.nodes, effect.mark]) or Committed()
 
     @rule()
     def clean_up(self) -> None:
         """Remove all, and the node above."""
-        self.store.nodes.clear()
+        for name in self.store.names_in(PATHS.store):
+            apply(self.store, [DeleteNode(path=f"{PATHS.store}/{name}")])
+        apply(self.store, [DeleteNode(path=PATHS.store)])
 
     # -- the watches -------------------------------------------------------------------
 
@@ -226,7 +158,7 @@ class StoreMachine(RuleBasedStateMachine):
         while changed is None:
             match effect := self.feeds[number].step(event):
                 case ListStore():
-                    event = StoreListed(paths=tuple(self.store.contents()))
+                    event = StoreListed(paths=tuple(self.store.contents(PATHS)))
                 case LookAt(paths=paths):
                     if is_cut:
                         return
@@ -242,7 +174,7 @@ class StoreMachine(RuleBasedStateMachine):
         prefix = ("", "p/")[number]
         now = {
             path: found
-            for path, found in self.store.contents().items()
+            for path, found in self.store.contents(PATHS).items()
             if path.startswith(prefix)
         }
         differing = {
@@ -260,12 +192,12 @@ TestStore = StoreMachine.TestCase
 
 def test_others_may_change_the_store_all_the_time() -> None:
     """L4: then the commit did not happen, and nothing of it is there."""
-    store = Store()
+    store = Tree(PATHS)
     path = PATHS.stored("a")
     core = CommitCore(
         [Put("a", b"1")], paths=PATHS, known={}, size_of=len, size_bytes_max=100
     )
-    store.apply([CreateNode(path=PATHS.store, value=b"")])
+    apply(store, [CreateNode(path=PATHS.store, value=b"")])
     event: CommitEvent = Started()
     for _ in range(20):
         for effect in core.step(event):
@@ -273,10 +205,10 @@ def test_others_may_change_the_store_all_the_time() -> None:
                 case SendCommit(nodes=nodes):
                     # What was found is not so any more when it is sent.
                     if path in store.nodes:
-                        store.apply([DeleteNode(path=path)])
+                        apply(store, [DeleteNode(path=path)])
                     else:
-                        store.apply([CreateNode(path=path, value=b"=other")])
-                    failed = store.apply(nodes)
+                        apply(store, [CreateNode(path=path, value=b"=other")])
+                    failed = apply(store, nodes)
                     assert failed is not None
                     event = failed
                 case Look(paths=paths):
@@ -285,7 +217,7 @@ def test_others_may_change_the_store_all_the_time() -> None:
                     )
                 case FailCommit(error=error):
                     assert isinstance(error, DidNotHappenError)
-                    assert store.contents().get("a") in (None, (b"other", 1))
+                    assert store.contents(PATHS).get("a") in (None, (b"other", 1))
                     return
                 case _:
                     pass
