@@ -21,7 +21,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 
-__all__ = ["Assign", "RedistributionMode", "Snapshot", "carry_over", "redistribute"]
+__all__ = [
+    "Assign",
+    "RedistributionMode",
+    "Snapshot",
+    "carry_over",
+    "modes_of",
+    "redistribute",
+]
 
 
 class RedistributionMode(Enum):
@@ -76,7 +83,7 @@ def redistribute(
     if new_parallelism < 1:
         message = f"new_parallelism must be at least 1, not {new_parallelism}"
         raise ConfigurationError(message)
-    modes = _modes(snapshots)
+    modes = modes_of(snapshots)
     assign = {} if assign is None else assign
     _check_assign(assign, modes)
     result: list[dict[str, tuple[RedistributionMode, list[Any]]]] = [
@@ -133,7 +140,7 @@ def carry_over(
     """
     if parallelism != len(snapshots):
         return redistribute(snapshots, parallelism, assign=assign)
-    _check_assign({} if assign is None else assign, _modes(snapshots))
+    _check_assign({} if assign is None else assign, modes_of(snapshots))
     result = [
         {name: (mode, list(items)) for name, (mode, items) in one.items()}
         for one in snapshots
@@ -146,7 +153,18 @@ def carry_over(
     return result
 
 
-def _modes(snapshots: Sequence[Snapshot]) -> dict[str, RedistributionMode]:
+def modes_of(
+    snapshots: Sequence[Mapping[str, tuple[RedistributionMode, Any]]],
+) -> dict[str, RedistributionMode]:
+    """
+    Return the mode of every state.
+
+    Args:
+        snapshots: Of all subtasks; their items may be in bytes, for they are not read.
+
+    Raises:
+        ConfigurationError: If a name has two modes.
+    """
     modes: dict[str, RedistributionMode] = {}
     for snapshot in snapshots:
         for name, (mode, _) in snapshot.items():

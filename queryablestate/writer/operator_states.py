@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final, final
 import msgspec
 from attrs import frozen
 
-from nameservice import ConfigurationError
 from queryablestate.schema.keys import KeyCodec
 from queryablestate.schema.operator_states import (
     OPERATOR_STATE_SCHEMA,
@@ -21,11 +20,13 @@ from queryablestate.schema.operator_states import (
 from queryablestate.schema.values import ValueCodec
 from queryablestate.writer.rows import StateRows
 from rescaling.operator_state import encoded_states
-from rescaling.redistribution import RedistributionMode
+from rescaling.redistribution import modes_of
 
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from rescaling.redistribution import RedistributionMode
 
 
 __all__ = ["PublishedState", "published_rows", "published_states"]
@@ -62,14 +63,7 @@ def published_states(snapshots: Sequence[bytes]) -> list[PublishedState]:
         ConfigurationError: If a name has two modes.
     """
     parts = [encoded_states(snapshot) for snapshot in snapshots]
-    modes: dict[str, RedistributionMode] = {}
-    for part in parts:
-        for name, (mode, _) in part.items():
-            if modes.setdefault(name, mode) is not mode:
-                raise ConfigurationError(
-                    f"the state {name!r} is {modes[name].value} in one subtask and "
-                    f"{mode.value} in another: give them different names"
-                )
+    modes = modes_of(parts)
     return [
         PublishedState(
             name=name,

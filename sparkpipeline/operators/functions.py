@@ -32,7 +32,7 @@ from nameservice import ConfigurationError, LocalProtocolError, get_logger
 from rescaling import OperatorCheckpointError
 from rescaling.operator_state import (
     SNAPSHOT_SIZE_BYTES_MAX,
-    check_union_sizes,
+    check_takeover,
     decode_snapshot,
     encode_snapshot,
 )
@@ -294,7 +294,7 @@ class _Operator:
             read_reports(batch, directory), parallelism, path=path
         )
         snapshots = tuple(one.snapshot for one in reports)
-        check_union_sizes(snapshots, size_bytes_max=self.snapshot_size_bytes_max)
+        check_takeover(snapshots, size_bytes_max=self.snapshot_size_bytes_max)
         self.last = _Left(directory=directory, snapshots=snapshots)
         batch.checkpoint.publish(
             OperatorManifest(

@@ -18,7 +18,7 @@ from rescaling import (
     redistribute,
 )
 from rescaling.operator_state import (
-    check_union_sizes,
+    check_takeover,
     decode_items,
     decode_snapshot,
     encode_snapshot,
@@ -346,15 +346,33 @@ class TestLimits:
             OperatorStateStore(snapshot_size_bytes_max=0)
 
     @pytest.mark.proves("O2")
+    def test_one_name_in_two_modes_is_refused_when_it_is_written(self) -> None:
+        """
+        O2: one subtask has a list, another a union list, of the same name.
+
+        Each of the snapshots is fine, and so is the next batch.  When the number of
+        subtasks changes they are refused, and no function can mend that then: states
+        that were restored are in the next snapshot, too.
+        """
+        stores = [OperatorStateStore(), OperatorStateStore()]
+        stores[0].list_state("rules").add(1)
+        stores[1].union_list_state("rules").add(2)
+        snapshots = [store.encoded_snapshot() for store in stores]
+        with pytest.raises(ConfigurationError, match="different names"):
+            redistribute([decode_snapshot(one) for one in snapshots], 3)
+        with pytest.raises(ConfigurationError, match="different names"):
+            check_takeover(snapshots, size_bytes_max=1_000)
+
+    @pytest.mark.proves("O2")
     def test_union_state_is_counted_for_all_subtasks_together(self) -> None:
         """O2: what only fails when it is restored is refused before."""
         snapshots = [
             encode_snapshot({"u": (UNION, [bytes(100)]), "l": (SPLIT, [bytes(900)])})
             for _ in range(8)
         ]
-        check_union_sizes(snapshots, size_bytes_max=1_000)
+        check_takeover(snapshots, size_bytes_max=1_000)
         with pytest.raises(SnapshotTooLargeError) as raised:
-            check_union_sizes(snapshots, size_bytes_max=800)
+            check_takeover(snapshots, size_bytes_max=800)
         assert raised.value.state_name == "u"
         assert raised.value.is_union
         assert raised.value.size_bytes > 800

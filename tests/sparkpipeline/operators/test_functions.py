@@ -27,7 +27,7 @@ from pyspark.sql import DataFrame, SparkSession
 from nameservice import ConfigurationError
 from rescaling import OperatorCheckpointError, SnapshotTooLargeError
 from rescaling.operator_state import decode_snapshot
-from sparkpipeline import OperatorFunction, run_operator
+from sparkpipeline import OperatorContext, OperatorFunction, run_operator
 from sparkpipeline.operators.checkpoint import OperatorCheckpoint
 from sparkpipeline.operators.functions import _Left, _Operator
 from sparkpipeline.operators.manifest import (
@@ -148,6 +148,14 @@ class Fails(Remember):
             raise RuntimeError("the first attempt fails")
         if self.number in numbers and not Path(self.unless).exists():
             raise RuntimeError("not yet")
+
+
+class Identity(OperatorFunction):
+    """Gives on what it gets."""
+
+    def process(self, batches: Iterator[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+        """Give on."""
+        return batches
 
 
 class TestRescaling:
@@ -302,8 +310,30 @@ class TestExactlyOnce:
         assert run.seen(2) == run.added
 
 
+class Disagree(Identity):
+    """Has a state that is a list in one subtask, and a union list in the others."""
+
+    def open(self, context: OperatorContext) -> None:
+        """Ask for it."""
+        store = context.operator_state
+        if context.operator_index == 0:
+            store.list_state("rules").add(0)
+        else:
+            store.union_list_state("rules").add(1)
+
+
 @pytest.mark.proves("O2")
 class TestLimits:
+    @pytest.mark.proves("O3")
+    def test_a_name_in_two_modes_fails_the_batch_that_left_it(self, run: Run) -> None:
+        """O2, O3: not the first one with more subtasks, when nothing helps any more."""
+        run.add(4)
+        with pytest.raises(ConfigurationError, match="different names"):
+            run.run(2, Disagree(), output_schema=SCHEMA)
+        assert run.delivered == []
+        run.run(3)
+        assert run.seen(0) == run.delivered_once() == run.added
+
     @pytest.mark.proves("O3")
     def test_a_snapshot_above_its_limit_fails_its_batch(self, run: Run) -> None:
         """O2, O3: it is named when it is written, and nothing is lost."""
@@ -438,14 +468,6 @@ class TestCheckpoints:
         assert list((tmp_path / "a b%20" / "operator" / "batches").iterdir()) == []
         with pytest.raises(OperatorCheckpointError, match="cannot be read"):
             checkpoint.read(10)
-
-
-class Identity(OperatorFunction):
-    """Gives on what it gets."""
-
-    def process(self, batches: Iterator[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
-        """Give on."""
-        return batches
 
 
 ALL_TYPES = """
