@@ -126,14 +126,17 @@ def plan_offset(
         parallelism: How many subtasks there are to be; at least 1.
 
     Returns:
-        *start* itself, if there is nothing to read.
+        *start* itself, if there is nothing to read, and nothing to forget.
 
     Raises:
         SnapshotTooLargeError: If a subtask holds more partitions than the offset log
             should have in every batch.
     """
     positions = start.positions
-    if all(positions.get(name, 0) == end for name, end in ends.items()):
+    # To forget a partition is a batch too, with nothing in it: until it is written that
+    # it is gone, a new file of its name would be taken for the one that was read.
+    is_all_there = positions.keys() <= ends.keys()
+    if is_all_there and all(positions.get(name, 0) == at for name, at in ends.items()):
         return start
     left = [
         {STATE_NAME: (RedistributionMode.SPLIT_DISTRIBUTE, subtask)}

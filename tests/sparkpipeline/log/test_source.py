@@ -216,6 +216,19 @@ class TestFaults:
         assert [name for name, _ in log.offset(1)[0]] == ["b.jsonl"]
         assert log.read_once() == log.written
 
+    @pytest.mark.proves("O4")
+    def test_a_new_file_of_a_forgotten_name_is_read_from_its_beginning(
+        self, log: Log
+    ) -> None:
+        """O4: the only partition went, was seen to be gone, and came again longer."""
+        log.append("a")
+        log.run()
+        log.path("a").unlink()
+        log.run(removed_partitions="forget")
+        log.append("a", count=7)
+        log.run(removed_partitions="forget")
+        assert log.read_once() == log.written
+
     def test_it_is_no_table(self, log: Log) -> None:
         """A log has no end."""
         log.append("a")

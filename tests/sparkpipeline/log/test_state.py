@@ -67,13 +67,20 @@ class TestPlanning:
 
     @pytest.mark.proves("O4")
     def test_partitions_that_are_gone_are_forgotten(self) -> None:
-        """O4: only when something else is read; and they begin anew."""
-        offset = plan_offset(LogOffset(), {"a": 3, "b": 1}, parallelism=2)
+        """
+        O4: also when nothing else is there to be read; and they begin anew.
+
+        A file that comes under the name would be read from where the old one ended:
+        what stands before that would be lost, without an error if a line ends there.
+        """
+        start = plan_offset(LogOffset(), {"a": 3, "b": 1}, parallelism=2)
+        offset = plan_offset(start, {"a": 3}, parallelism=2)
+        assert offset.positions == {"a": 3}
+        assert plan_ranges(start, offset) == ((), ())
         assert plan_offset(offset, {"a": 3}, parallelism=2) is offset
-        offset = plan_offset(offset, {"a": 4}, parallelism=2)
-        assert offset.positions == {"a": 4}
-        again = plan_offset(offset, {"a": 4, "b": 2}, parallelism=2)
+        again = plan_offset(offset, {"a": 3, "b": 2}, parallelism=2)
         assert plan_ranges(offset, again)[1] == (LogRange(name="b", begin=0, end=2),)
+        assert plan_offset(again, {}, parallelism=1) == LogOffset(((),))
 
     @pytest.mark.proves("O2")
     def test_too_many_partitions_of_a_subtask_are_refused(self) -> None:
