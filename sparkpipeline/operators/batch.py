@@ -91,9 +91,11 @@ def read_published(batch: OperatorBatch) -> OperatorManifest:
     Return the manifest of *batch*, which there is.
 
     Raises:
-        OperatorCheckpointError: If it was of other rows than the batch has now.
+        OperatorCheckpointError: If it was of another query, or of other rows than the
+            batch has now.
     """
     manifest = batch.checkpoint.read(batch.batch_id)
+    _check_owner(batch, manifest)
     if manifest.offsets_digest != batch.offsets_digest:
         raise OperatorCheckpointError(
             batch.checkpoint.path("manifests", str(batch.batch_id)),
@@ -104,20 +106,34 @@ def read_published(batch: OperatorBatch) -> OperatorManifest:
     return manifest
 
 
-def check_continuity(batch: OperatorBatch, last_id: int) -> None:
+def check_continuity(batch: OperatorBatch, last: OperatorManifest) -> None:
     """
-    See that no rows came between the last batch that was run and this one.
+    See that this batch begins where the last one that was run has ended.
 
     Spark skips a batch id now and then (an offline repartition); such a batch ends
     where the one before it does.
 
     Args:
         batch: The batch that is to be run.
-        last_id: The last one that has a manifest.
+        last: The manifest of the last one that has any.
 
     Raises:
-        OperatorCheckpointError: If there were rows that the operator has not seen.
+        OperatorCheckpointError: If the last one was of another query, or of other
+            rows than Spark has for it; or if there were rows that the operator has not
+            seen.
     """
+    last_id = last.batch_id
+    _check_owner(batch, last)
+    ended = batch.checkpoint.offsets_digest(last_id)
+    # Offsets that Spark has not kept tell nothing; it keeps those of a batch before.
+    if None not in {ended, last.offsets_digest} and ended != last.offsets_digest:
+        raise OperatorCheckpointError(
+            batch.checkpoint.path("manifests", str(last_id)),
+            f"batch {last_id} ended at other offsets than it does in Spark's offset "
+            "log now: the operator's part of the checkpoint is of another time. "
+            "Restore all of the checkpoint location from one copy, or begin with a "
+            "new one",
+        )
     skipped = range(last_id + 1, batch.batch_id)
     if not skipped:
         return
@@ -131,6 +147,17 @@ def check_continuity(batch: OperatorBatch, last_id: int) -> None:
             "between: Spark has run batches of which the operator has nothing. "
             "Restore all of the checkpoint location from one copy, or begin with a "
             "new one",
+        )
+
+
+def _check_owner(batch: OperatorBatch, manifest: OperatorManifest) -> None:
+    """See that *manifest* is of this query, whose offsets may look like another's."""
+    if manifest.query_id != batch.query_id:
+        raise OperatorCheckpointError(
+            batch.checkpoint.path("manifests", str(manifest.batch_id)),
+            f"it is of query {manifest.query_id}, and this is query {batch.query_id}. "
+            "Restore all of the checkpoint location from one copy, or begin with a new "
+            "one",
         )
 
 

@@ -332,8 +332,9 @@ class _Operator:
                     'on_missing_state="begin" to go on without state',
                 )
             return (encode_snapshot({}),) * parallelism
-        check_continuity(batch, known[-1])
-        left = self._left(batch, batch.checkpoint.read(known[-1]))
+        last = batch.checkpoint.read(known[-1])
+        check_continuity(batch, last)
+        left = self._left(batch, last)
         if len(left) == parallelism and not self.assign:
             return left
         shares = carry_over(

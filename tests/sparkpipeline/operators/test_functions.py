@@ -406,6 +406,47 @@ class TestCheckpoints:
         assert run.delivered == [(1, run.added[2:])]
         assert run.seen(1) == run.added
 
+    @pytest.mark.parametrize("is_repeated", [False, True])
+    def test_state_of_another_query_is_not_gone_on_from(
+        self, run: Run, spark: SparkSession, tmp_path: Path, *, is_repeated: bool
+    ) -> None:
+        """
+        O3: the operator's part is of a query that is as far, by its batches and files.
+
+        Subtasks would go on with what those of the other have seen, and the sink would
+        get a batch of the other again.
+        """
+        other = Run(Feed(spark, tmp_path / "other", SCHEMA), tmp_path / "others")
+        run.add(2, 2)
+        run.run(2)
+        other.add(5, 7)
+        other.run(2)
+        own = run.operator.with_name("own")
+        run.operator.rename(own)
+        shutil.copytree(other.operator, run.operator)
+        run.add(3)
+        if is_repeated:
+            run.forget_commit(1)
+        with pytest.raises(OperatorCheckpointError, match="and this is query"):
+            run.run(2)
+        shutil.rmtree(run.operator)
+        own.rename(run.operator)
+        run.run(2)
+        assert run.seen(2) == run.delivered_once() == run.added
+
+    def test_state_of_other_rows_is_not_gone_on_from(self, run: Run) -> None:
+        """O3: Spark's part of a checkpoint was planned anew up to another copy's."""
+        run.add(2, 2)
+        run.run(2)
+        offsets = run.checkpoint / "offsets"
+        (offsets / ".1.crc").unlink()
+        planned = (offsets / "1").read_text()
+        (offsets / "1").write_text(planned.replace('"logOffset":1', '"logOffset":0'))
+        run.add(3)
+        with pytest.raises(OperatorCheckpointError, match="batch 1 ended at other"):
+            run.run(2)
+        assert run.delivered == [(0, run.added[:2]), (1, run.added[2:4])]
+
     def test_batches_that_the_operator_has_not_seen_are_missed(self, run: Run) -> None:
         """O3: an operator's part that is older; an id that Spark skipped is none."""
         run.add(3)
