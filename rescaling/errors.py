@@ -64,8 +64,8 @@ class SnapshotTooLargeError(OperatorStateError):
         state_size_bytes: How large that state is.
         size_bytes: How large all of it is.
         size_bytes_max: The limit.
-        is_union: Whether it is one union state of all subtasks together, which each
-            of them would have to take over.
+        is_union: Whether it is the union states of all subtasks together, and the
+            broadcast states, which each of them would have to take over.
     """
 
     def __init__(
@@ -88,10 +88,11 @@ class SnapshotTooLargeError(OperatorStateError):
     def __str__(self) -> str:
         if self.is_union:
             return (
-                f"the union state {self.state_name!r} of all subtasks is "
+                "the union states of all subtasks, and the broadcast states, are "
                 f"{self.size_bytes:,} bytes: each would have to take over all of it "
                 f"when their number changes, above the limit of {self.size_bytes_max:,}"
-                ". Keep less in it, use list_state, or raise the limit"
+                f"; the largest, {self.state_name!r}, is {self.state_size_bytes:,}. "
+                "Keep less in it, use list_state, or raise the limit"
             )
         return (
             f"the snapshot of this subtask is {self.size_bytes:,} bytes, above its "

@@ -360,8 +360,8 @@ def check_takeover(snapshots: Sequence[bytes], *, size_bytes_max: int) -> None:
     What was left is gone on from: an error that is found only then has no cure, for
     restored states go on being left, whatever the function is by that time.
 
-    Each snapshot may be within its limit and all of them together far above it; who
-    takes over a union state gets them together.
+    Each snapshot may be within its limit and all of them together far above it: who
+    takes over gets the union states of all, and a table of each broadcast state.
 
     Args:
         snapshots: Of all subtasks, as `encode_snapshot` made them.
@@ -369,18 +369,23 @@ def check_takeover(snapshots: Sequence[bytes], *, size_bytes_max: int) -> None:
 
     Raises:
         ConfigurationError: If a name has two modes.
-        SnapshotTooLargeError: If there is a union state above the limit; names it.
+        SnapshotTooLargeError: If that is above the limit; names the largest state.
     """
     parts = [encoded_states(data) for data in snapshots]
     modes = modes_of(parts)
-    for name in sorted(modes):
-        if modes[name] is not RedistributionMode.UNION:
-            continue
-        size_bytes = sum(len(part[name][1]) for part in parts if name in part)
-        if size_bytes > size_bytes_max:
-            raise SnapshotTooLargeError(
-                name, size_bytes, size_bytes, size_bytes_max, is_union=True
-            )
+    sizes = {}
+    for name, mode in sorted(modes.items()):
+        held = [len(part[name][1]) for part in parts if name in part]
+        if mode is RedistributionMode.UNION:
+            sizes[name] = sum(held)
+        elif mode is RedistributionMode.BROADCAST:
+            sizes[name] = max(held)
+    size_bytes = sum(sizes.values())
+    if size_bytes > size_bytes_max:
+        largest = max(sizes, key=sizes.__getitem__)
+        raise SnapshotTooLargeError(
+            largest, sizes[largest], size_bytes, size_bytes_max, is_union=True
+        )
 
 
 def _encode_items(name: str, items: Iterable[Any]) -> bytes:

@@ -126,8 +126,9 @@ def run_operator(
             In the output any of them may be null.
         assign: For some list states, a function of (item, parallelism) that returns
             the subtask where the item belongs.
-        snapshot_size_bytes_max: How large the snapshot of one subtask may be, and a
-            union state of all of them.
+        snapshot_size_bytes_max: How large the snapshot of one subtask may be, and
+            what each would have to take over if there were more: the union states of
+            all of them, and the broadcast states.
         batch_count_kept: For how many batches output and snapshots are kept.
         on_missing_state: Whether a query that has run before, and left no state, is an
             error (``"refuse"``) or begins without state (``"begin"``).

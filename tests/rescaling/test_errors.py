@@ -35,11 +35,12 @@ EXAMPLES = [
         ),
     ),
     (
-        SnapshotTooLargeError("rules", 2_000, 2_000, 1_024, is_union=True),
+        SnapshotTooLargeError("rules", 1_500, 2_000, 1_024, is_union=True),
         (
-            "the union state 'rules' of all subtasks is 2,000 bytes: each would have "
-            "to take over all of it when their number changes, above the limit of "
-            "1,024. Keep less in it, use list_state, or raise the limit"
+            "the union states of all subtasks, and the broadcast states, are 2,000 "
+            "bytes: each would have to take over all of it when their number changes, "
+            "above the limit of 1,024; the largest, 'rules', is 1,500. Keep less in "
+            "it, use list_state, or raise the limit"
         ),
     ),
     (OperatorCheckpointError("a/b", "it is gone"), "a/b: it is gone"),

@@ -376,3 +376,32 @@ class TestLimits:
         assert raised.value.state_name == "u"
         assert raised.value.is_union
         assert raised.value.size_bytes > 800
+
+    @pytest.mark.proves("O2")
+    def test_what_is_taken_over_is_counted_over_all_states(self) -> None:
+        """
+        O2: two union states and a table, each within the limit and not all together.
+
+        With more subtasks each would have to leave all of them again, and could not.
+        """
+        snapshots = [
+            encode_snapshot(
+                {
+                    "a": (UNION, [bytes(100)]),
+                    "b": (UNION, [bytes(120)]),
+                    "t": (BROADCAST, [("key", bytes(300 + number))]),
+                }
+            )
+            for number in range(4)
+        ]
+        share = redistribute([decode_snapshot(one) for one in snapshots], 5)[3]
+        store = OperatorStateStore(snapshot_size_bytes_max=1_200)
+        store.restore(share)
+        with pytest.raises(SnapshotTooLargeError):
+            store.snapshot()
+        with pytest.raises(SnapshotTooLargeError) as raised:
+            check_takeover(snapshots, size_bytes_max=1_200)
+        assert (raised.value.state_name, raised.value.is_union) == ("b", True)
+        assert 480 < raised.value.state_size_bytes < 500
+        assert 1_200 < raised.value.size_bytes < 1_250
+        check_takeover(snapshots, size_bytes_max=1_250)

@@ -347,7 +347,7 @@ class TestLimits:
     def test_union_state_is_counted_for_all_subtasks_together(self, run: Run) -> None:
         """O2: each is within its limit, and one could not take over all."""
         run.add(1)
-        with pytest.raises(SnapshotTooLargeError, match="union state 'first_seen_by'"):
+        with pytest.raises(SnapshotTooLargeError, match="largest, 'first_seen_by'"):
             run.run(12, snapshot_size_bytes_max=120)
         assert run.delivered == []
 
