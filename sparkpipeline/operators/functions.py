@@ -56,6 +56,7 @@ from sparkpipeline.operators.manifest import (
 from sparkpipeline.operators.publication import (
     PublishedBatch,
     PublishingRun,
+    check_publishable,
 )
 from sparkpipeline.operators.publisher import OperatorStatePublisher
 from sparkpipeline.operators.task import (
@@ -296,6 +297,8 @@ class _Operator:
         )
         snapshots = tuple(one.snapshot for one in reports)
         check_takeover(snapshots, size_bytes_max=self.snapshot_size_bytes_max)
+        if self.publisher is not None:
+            check_publishable(snapshots)  # a manifest would be there for good
         self.last = _Left(directory=directory, snapshots=snapshots)
         batch.checkpoint.publish(
             OperatorManifest(

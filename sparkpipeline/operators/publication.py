@@ -39,6 +39,7 @@ __all__ = [
     "PublishedBatch",
     "PublishingRun",
     "be_born",
+    "check_publishable",
     "draw_epoch",
     "publish_batch",
 ]
@@ -204,6 +205,17 @@ def _drawn_epoch(
     # Before it waits: a run that is started later is the newer one.
     writer.begins(publication.job_id, query_id=run.query_id, run_id=run.run_id)
     return None if run.drawn is None else run.drawn.result()
+
+
+def check_publishable(snapshots: Sequence[bytes]) -> None:
+    """
+    See that the states in *snapshots* have names that can be published.
+
+    Raises:
+        ConfigurationError: If one has none; says why.
+    """
+    for state in published_states(snapshots):
+        published_name(state.name)
 
 
 def publish_batch(

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from structlog.testing import capture_logs
 
 from haservices import HAConfig, open_ha_services
-from nameservice import NoLeaderError
+from nameservice import ConfigurationError, NoLeaderError
 from queryablestate import (
     LocalStateCluster,
     OperatorStateView,
@@ -26,7 +26,12 @@ from queryablestate.writer import writer as writer_module
 from queryablestate.writer.own_runs import OwnRuns
 from rescaling import RedistributionMode
 from rescaling.operator_state import encode_snapshot
-from sparkpipeline import OperatorStatePublication, run_operator
+from sparkpipeline import (
+    OperatorContext,
+    OperatorFunction,
+    OperatorStatePublication,
+    run_operator,
+)
 from sparkpipeline.operators.publication import (
     PublishedBatch,
     PublishingRun,
@@ -51,7 +56,12 @@ class Published:
     client: QueryableStateClient
     publication: OperatorStatePublication
 
-    def run(self, parallelism: int, **others: Any) -> None:
+    def run(
+        self,
+        parallelism: int,
+        function: OperatorFunction | None = None,
+        **others: Any,
+    ) -> None:
         """Run what there is to its end."""
         settings: dict[str, Any] = {
             "sink": ignore,
@@ -59,7 +69,10 @@ class Published:
             "publication": self.publication,
         } | others
         writer = run_operator(
-            self.feed.frame(), Remember(), parallelism=parallelism, **settings
+            self.feed.frame(),
+            Remember() if function is None else function,
+            parallelism=parallelism,
+            **settings,
         )
         run_to_end(writer, self.checkpoint)
 
@@ -70,6 +83,15 @@ class Published:
     def ask(self, name: str, min_batch_id: int | None = None) -> OperatorStateView:
         """Ask for one of the states of `Remember`."""
         return self.client.operator_state("job", name, min_batch_id=min_batch_id)
+
+
+class LongName(Remember):
+    """Has a state whose name is one of an operator's, and none of the nodes'."""
+
+    def open(self, context: OperatorContext) -> None:
+        """Keep something in it."""
+        super().open(context)
+        context.operator_state.list_state("n" * 250).add(1)
 
 
 def ignore(batch: DataFrame, batch_id: int) -> None:
@@ -242,6 +264,20 @@ class TestFailures:
         )
         view = published.ask("seen")
         assert (view.batch_id, seen(view)) == (0, [0, 1])
+
+    def test_a_name_that_cannot_be_published_is_left_by_no_batch(
+        self, published: Published
+    ) -> None:
+        """
+        O5: it fails its batch before the manifest is there, so another name helps.
+
+        A name that was left once is in every snapshot from then on.
+        """
+        published.add(0, 1)
+        with pytest.raises(ConfigurationError, match="published operator state"):
+            published.run(1, LongName())
+        published.run(1)
+        assert seen(published.ask("seen")) == [0, 1]
 
     def test_a_name_that_another_query_owns_fails_the_first_batch(
         self, published: Published, tmp_path: Path
