@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final, final
 from nameservice import ConfigurationError
 from nameservice.clock import NS_PER_SECOND, earliest
 from queryablestate.control.announcements import tell_assignment
+from queryablestate.control.assignment.placement import node_count_max
 from queryablestate.control.assignment.reassignment import NodeStanding, next_assignment
 from queryablestate.control.changes import AssignmentChanged, Change, Write
 from queryablestate.control.effects import AnswerWriter
@@ -193,6 +194,7 @@ class Moves:
         assert assignment is not None
         ready_count = sum(not nodes.is_draining(node.node_id) for node in nodes)
         node_count = request.node_count or assignment.node_count
+        replica_count = request.replica_count or assignment.replica_count
         if request.node_count is not None:
             if node_count > ready_count:
                 raise ConfigurationError(
@@ -201,12 +203,13 @@ class Moves:
                     "with 'lodestar node', or ask for fewer"
                 )
             max_parallelism = job.record.max_parallelism
-            if node_count > max_parallelism:
+            if node_count > node_count_max(
+                max_parallelism, replica_count=replica_count
+            ):
                 raise ConfigurationError(
                     f"{request.job_id} has {max_parallelism:,} key groups: ask for at "
                     "most as many nodes"
                 )
-        replica_count = request.replica_count or assignment.replica_count
         is_asked = request.node_count is not None or request.replica_count is not None
         if is_asked and replica_count > node_count:
             raise ConfigurationError(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from msgspec import UNSET
 
 from nameservice import ConfigurationError
-from queryablestate.control.assignment.placement import place
+from queryablestate.control.assignment.placement import node_count_max, place
 from queryablestate.wire.records import AssignmentRecord
 from rescaling import key_group_ranges
 
@@ -47,7 +47,7 @@ def first_assignment(
 
     Args:
         stores: The data directory of each node, by node id; nodes beyond the number of
-            key groups get none, and are left out.
+            key groups, or of copies if that is more, get none, and are left out.
         max_parallelism: The number of key groups.
         version: Its version; above that of any earlier assignment of the job.
         sequence: The entry of the job's chain after which it holds.
@@ -58,9 +58,11 @@ def first_assignment(
     """
     if not stores:
         raise ConfigurationError("an assignment needs a node: start one first")
-    node_ids = sorted(stores)[:max_parallelism]
+    count_max = node_count_max(max_parallelism, replica_count=replica_count)
+    node_ids = sorted(stores)[:count_max]
     owners: list[tuple[int, ...]] = []
-    ranges = key_group_ranges(max_parallelism, parallelism=len(node_ids))
+    asked_count = min(len(node_ids), max_parallelism)
+    ranges = key_group_ranges(max_parallelism, parallelism=asked_count)
     for index, key_groups in enumerate(ranges):
         owners += [(index,)] * (key_groups.last - key_groups.first + 1)
     if replica_count > 1 and len(node_ids) > 1:
@@ -73,7 +75,7 @@ def first_assignment(
         owners=tuple(owners),
         sequence=sequence,
         # With fewer nodes than copies, the next ones to come are missed already.
-        node_count=max(len(node_ids), min(replica_count, max_parallelism)),
+        node_count=max(len(node_ids), replica_count),
         replica_count=replica_count,
         rowless_version=version if version > 1 else UNSET,
     )

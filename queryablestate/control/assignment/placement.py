@@ -21,7 +21,17 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-__all__ = ["copy_count", "place"]
+__all__ = ["copy_count", "node_count_max", "place"]
+
+
+def node_count_max(key_group_count: int, *, replica_count: int) -> int:
+    """
+    Return how many nodes a job can have.
+
+    Each is to be asked for a key group; but where there are fewer key groups than
+    copies of one, those copies need nodes that are asked for none (rule S4).
+    """
+    return max(key_group_count, replica_count)
 
 
 def place(

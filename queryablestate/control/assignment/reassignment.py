@@ -36,7 +36,11 @@ from typing import TYPE_CHECKING, Final, final
 from attrs import define, field, frozen
 from msgspec.structs import replace
 
-from queryablestate.control.assignment.placement import copy_count, place
+from queryablestate.control.assignment.placement import (
+    copy_count,
+    node_count_max,
+    place,
+)
 from queryablestate.wire.records import JoiningCopy
 
 
@@ -349,7 +353,10 @@ class _Draft:
             else:
                 continue
             ranked.append((rank, -copies[index], node_id))
-        count = min(self.before.node_count, len(self.owners))
+        count_max = node_count_max(
+            len(self.owners), replica_count=self.before.replica_count
+        )
+        count = min(self.before.node_count, count_max)
         chosen = []
         for _, _, node_id in sorted(ranked)[:count]:
             if node_id not in indexes:

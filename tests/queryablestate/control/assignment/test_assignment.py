@@ -115,6 +115,19 @@ MOVING = AssignmentRecord(
 
 
 @pytest.mark.proves("S1")
+@pytest.mark.proves("S4")
+def test_fewer_key_groups_than_copies_are_on_another_node_all_the_same() -> None:
+    """S4: one key group with two copies is on two nodes, not on one."""
+    stores = {node_id: f"disk-of-{node_id}" for node_id in "abc"}
+    assignment = first_assignment(
+        stores, max_parallelism=1, version=1, sequence=0, replica_count=2
+    )
+    check_assignment(assignment)
+    assert assignment.node_ids == ("a", "b")
+    assert sorted(assignment.owners[0]) == [0, 1]
+    assert assignment.node_count == 2
+
+
 def test_who_is_brought_rows() -> None:
     """S1: those that have a copy, and those that make one."""
     assert destinations(MOVING) == ((0, 2), (1, 0))

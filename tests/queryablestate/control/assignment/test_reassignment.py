@@ -136,7 +136,8 @@ class Cluster:
         ready_count = sum(
             node.is_present and not node.is_draining for node in self.nodes.values()
         )
-        node_count = min(record.node_count, ready_count, len(record.owners))
+        useful_count = max(len(record.owners), record.replica_count)
+        node_count = min(record.node_count, ready_count, useful_count)
         assert len(record.node_ids) == node_count
         copies = min(record.replica_count, node_count)
         assert all(len(owners) == copies for owners in record.owners)
@@ -260,6 +261,18 @@ class TestRescale:
 
 class TestReplicas:
     """More than one copy of each key group (S4)."""
+
+    @pytest.mark.proves("S4")
+    def test_more_copies_than_key_groups(self) -> None:
+        """S4: nodes without a key group of their own have copies of another's."""
+        cluster = Cluster(first("a", groups=1), ready("abc"))
+        cluster.step(node_count=2, replica_count=2)
+        cluster.settle()
+        assert cluster.record.node_ids == ("a", "b")
+        assert sorted(cluster.record.owners[0]) == [0, 1]
+        cluster.step(node_count=1, replica_count=1)
+        cluster.settle()
+        assert cluster.record.node_ids == ("a",)
 
     @pytest.mark.proves("S4")
     def test_the_death_of_a_node(self) -> None:
