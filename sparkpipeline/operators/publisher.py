@@ -33,7 +33,7 @@ from nameservice import (
     get_logger,
     seconds_to_ns,
 )
-from queryablestate import DeadlineExceededError
+from queryablestate import DeadlineExceededError, StaleWriterError
 from sparkpipeline.lasting_errors import LASTING_ERRORS
 from sparkpipeline.operators.publication import be_born, draw_epoch, publish_batch
 
@@ -115,9 +115,21 @@ class OperatorStatePublisher:
                 self._put(run, None)
 
     def offer(self, batch: PublishedBatch) -> Offer:
-        """Have *batch* published, in place of what still waits to be."""
+        """
+        Have *batch* published, in place of what still waits to be.
+
+        Raises:
+            StaleWriterError: If a newer run has begun here.  One that was stopped may
+                still be in its batch: it must not take the place of the newer one's.
+        """
         with self._changed:
+            if self._is_stale(batch.run):
+                raise _stale(batch.run)
             return self._put(batch.run, batch)
+
+    def _is_stale(self, run: PublishingRun) -> bool:
+        """Return whether another run has begun since *run* has.  Under the lock."""
+        return self._begun is not None and self._begun != run
 
     def _put(self, run: PublishingRun, batch: PublishedBatch | None) -> Offer:
         """Put an offer in place of what still waits.  Under the lock."""
@@ -125,6 +137,8 @@ class OperatorStatePublisher:
         superseded, self._newest = self._newest, offer
         if superseded is not None:
             superseded.is_over = True
+            if superseded.run != run:  # who waits for it is not published by this
+                superseded.error = _stale(superseded.run)
         if not self._is_working:
             threading.Thread(
                 target=self._work, name="operator-state", daemon=True
@@ -152,7 +166,9 @@ class OperatorStatePublisher:
             if offer.is_over and error is None:
                 return
             is_first = self._run != offer.run
-            fails = is_required or (is_first and isinstance(error, LASTING_ERRORS))
+            is_lasting = is_first and isinstance(error, LASTING_ERRORS)
+            # Whether the newest run is behind is not for a stopped one to say.
+            fails = is_required or is_lasting or self._is_stale(offer.run)
             if fails:
                 self._end(offer)  # it comes again with its batch
             is_behind_now = not self._is_behind
@@ -254,3 +270,7 @@ class OperatorStatePublisher:
         if self._newest is offer:
             self._newest = None
         self._changed.notify_all()
+
+
+def _stale(run: PublishingRun) -> StaleWriterError:
+    return StaleWriterError(run.query_id, 0, 0)

@@ -123,7 +123,8 @@ class Publishers:
     def close(self) -> None:
         """Have them give up what they still try, and wait for their threads."""
         for one in self._made:
-            one.offer(EMPTY)  # is never refused, and takes the place of what waits
+            one.begin(EMPTY.run)  # is the newest, so that it is not refused,
+            one.offer(EMPTY)  # and takes the place of what waits
         wait_until(self.are_idle)
 
 
@@ -304,6 +305,32 @@ class TestPublisher:
             publisher.wait(newest)
             assert newest.error is None
             assert client.operator_state("job", "offsets").items == ((0, 7),)
+
+    @pytest.mark.proves("W1", "O5")
+    def test_a_stopped_run_takes_the_place_of_no_newer_one(
+        self, config: HAConfig, publishers: Publishers
+    ) -> None:
+        """
+        W1, O5: it was still in its batch when the same writer was started again.
+
+        What it offered took the place of the batch of the newer run, which was told
+        that it is published, and went on; the nodes had nothing of it.
+        """
+        publisher = publishers.make(is_required=True, commit_timeout_seconds=0.5)
+        publisher.begin(batch(4, run_id="stopped").run)
+        early = publisher.offer(batch(4, run_id="stopped"))
+        publisher.begin(batch(5, run_id="newer").run)
+        newer = publisher.offer(batch(5, "newer", run_id="newer"))
+        with pytest.raises(StaleWriterError):
+            publisher.offer(batch(5, "stopped", run_id="stopped"))
+        with pytest.raises(StaleWriterError):
+            publisher.wait(early)
+        with pytest.raises(NameServiceError):
+            publisher.wait(newer)  # there is no node yet
+        with nodes(config) as client:
+            again = publisher.offer(batch(5, "newer", run_id="newer"))
+            wait_until(lambda: again.is_over)
+            assert client.operator_state("job", "offsets").items == ((0, "newer"),)
 
     @pytest.mark.proves("W1", "O5")
     def test_a_driver_that_slept_fences_no_run_of_another(
