@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Final, final
 
 from attrs import frozen
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812 (what everybody calls it)
 from pyspark.sql.types import StructType
 
@@ -39,10 +41,15 @@ __all__ = [
     "OperatorBatch",
     "check_continuity",
     "known_batch_ids",
+    "read_left",
     "read_output",
     "read_published",
     "read_reports",
 ]
+
+_UNREADABLE: Final = re.compile(r"\[(PATH_NOT_FOUND|FAILED_READ_FILE\b[^\]]*)\].*")
+"""What Spark says of a file that is gone, or is none that it can read; to its line's
+end."""
 
 
 @final
@@ -187,6 +194,29 @@ def read_reports(
         )
         for row in rows
     ]
+
+
+def read_left(batch: OperatorBatch, manifest: OperatorManifest) -> list[SubtaskReport]:
+    """
+    Return the reports in the files that an earlier batch left.
+
+    Raises:
+        OperatorCheckpointError: If one of them is gone, or cannot be read.
+    """
+    files = [one.file for one in manifest.subtasks]
+    try:
+        return read_reports(batch, manifest.directory, files)
+    except (PySparkException, Py4JJavaError) as error:
+        found = _UNREADABLE.search(str(error))
+        if found is None:
+            raise
+        raise OperatorCheckpointError(
+            batch.checkpoint.path(manifest.directory),
+            f"files that batch {manifest.batch_id} left cannot be read: "
+            f"{found.group()} Restart the query if that was for a moment; else restore "
+            "them from a copy of the checkpoint, or begin with a new checkpoint "
+            "location",
+        ) from error
 
 
 def read_output(batch: OperatorBatch, manifest: OperatorManifest) -> DataFrame:

@@ -42,6 +42,7 @@ from sparkpipeline.operators.batch import (
     OperatorBatch,
     check_continuity,
     known_batch_ids,
+    read_left,
     read_output,
     read_published,
     read_reports,
@@ -241,6 +242,7 @@ class _Operator:
         is_repeated = batch_id in known
         if is_repeated:
             manifest = read_published(batch)
+            self._left(batch, manifest)  # a lost file is told here, not by the sink
         else:
             manifest = self._publish(batch, known)
             # A driver that was asleep may have made a manifest that was there before,
@@ -352,10 +354,8 @@ class _Operator:
         """Return the snapshots that an earlier batch left."""
         if self.last is not None and self.last.directory == manifest.directory:
             return self.last.snapshots
-        files = [one.file for one in manifest.subtasks]
         attempts = {
-            report.attempt_id: report.snapshot
-            for report in read_reports(batch, manifest.directory, files)
+            report.attempt_id: report.snapshot for report in read_left(batch, manifest)
         }
         for one in manifest.subtasks:
             if one.attempt_id not in attempts:

@@ -386,6 +386,27 @@ class TestCheckpoints:
         run.run(2, on_missing_state="begin")
         assert run.seen(3) == run.added[-3:]
 
+    @pytest.mark.parametrize("is_repeated", [False, True])
+    @pytest.mark.parametrize("damage", ["gone", "cut"])
+    def test_files_that_are_lost_are_told_with_what_to_do(
+        self, run: Run, damage: str, *, is_repeated: bool
+    ) -> None:
+        """O3: a manifest without its files, as after a copy that was cut short."""
+        run.add(2, 2)
+        run.run(2)
+        manifest = run.manifest(1)
+        path = run.operator / manifest.directory / manifest.subtasks[1].file
+        if damage == "gone":
+            path.unlink()
+        else:
+            path.write_bytes(path.read_bytes()[:-20])
+            path.with_name(f".{path.name}.crc").unlink()
+        run.add(2)
+        if is_repeated:
+            run.forget_commit(1)
+        with pytest.raises(OperatorCheckpointError, match="from a copy of the check"):
+            run.run(2)
+
     def test_a_batch_of_other_rows_is_not_taken_for_what_was_published(
         self, run: Run
     ) -> None:
