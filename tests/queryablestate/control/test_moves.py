@@ -844,6 +844,18 @@ class TestRescale:
         assert "4 key groups" in str(error)
 
     @pytest.mark.proves("S4")
+    def test_copies_of_one_key_group_are_worth_a_node(self) -> None:
+        """S4: a job of one key group has two nodes for two copies, and no third one."""
+        plane = Plane()
+        for node_id in "ab":
+            plane.hear(LINKS[node_id], node_register(node_id))
+        plane.bind(told(TicketDrawn, plane.ask(draw(max_parallelism=1))).ticket)
+        assert "1 key groups" in str(refusal(plane.ask(rescale(2))))
+        plane.ask(rescale(2, 2))
+        plane.hear(LINK_B, copied("b", assignment(plane).version, 0))
+        assert [set(one) for one in owners(plane)] == [{"a", "b"}]
+
+    @pytest.mark.proves("S4")
     @pytest.mark.parametrize("request_", [rescale(1, 2), rescale(None, 3)])
     def test_copies_need_nodes(self, request_: RescaleJob) -> None:
         """S4: two copies on one node are one."""
