@@ -342,6 +342,8 @@ class _Walk:
             node.get(name)
             for name in ("group_expressions", "group_sets", "having", "qualify")
         )
+        # GROUP BY ALL names no expressions, and groups all the same.
+        is_plain = is_plain and node["aggregate_handling"] == "STANDARD_HANDLING"
         is_plain = is_plain and not node["sample"] and not node["cte_map"].get("map")
         is_plain = is_plain and not node["from_table"]["column_name_alias"]
         is_plain = is_plain and all(

@@ -365,6 +365,7 @@ class TestColumnsAndLimits:
             ("SELECT DISTINCT a FROM t LIMIT 5", None),
             ("SELECT count(*) FROM t LIMIT 5", None),
             ("SELECT a FROM t GROUP BY a LIMIT 5", None),
+            ("SELECT a FROM t GROUP BY ALL LIMIT 5", None),
             ("SELECT a FROM t LIMIT 5%", None),
             ("SELECT a FROM t, u LIMIT 5", None),
         ],

@@ -1526,6 +1526,18 @@ def test_both_ways_agree_over_a_real_cluster(served: Served) -> None:
             assert sorted(quick) == sorted(whole), condition
 
 
+def test_rows_of_keys_are_grouped_by_all(served: Served) -> None:
+    """They were told one by one: GROUP BY ALL names nothing that it groups by."""
+    condition = "WHERE n IN (1, 2, 3, 4, 5, 6, 7)"
+    with connect(served.server) as connection:
+        rows = connection.execute(f"SELECT word FROM numbers {condition}").fetchall()
+        grouped = connection.execute(
+            f"SELECT word FROM numbers {condition} GROUP BY ALL"
+        ).fetchall()
+    assert len(grouped) < len(rows)
+    assert sorted(grouped) == sorted(set(rows))
+
+
 def test_the_verb_serves_until_sigterm(served: Served, tmp_path: Path) -> None:
     """It says where it listens, answers, and ends with 0."""
     import signal  # noqa: PLC0415 (of this test alone)
