@@ -44,6 +44,8 @@ _HEADER_SIZE_BYTES: Final = 5
 _STATEMENT_COUNT_MAX: Final = 500
 _STATEMENT_SIZE_MAX: Final = 1024 * 1024
 _PORTAL_COUNT_MAX: Final = 20
+_WITHOUT_SYNC: Final = frozenset({b"Q", b"F"})
+"""Messages that no Sync follows: a tool waits until the next one may come."""
 
 
 @final
@@ -362,7 +364,14 @@ class Conversation:
             return PasswordGiven(password)
         if self._skips_to_sync and kind not in {b"S", b"X", b"Q"}:
             return _NOTHING
-        return self._dispatch(kind, data)
+        try:
+            return self._dispatch(kind, data)
+        except SQLError as error:
+            if kind not in _WITHOUT_SYNC or error.sqlstate == "08P01":
+                raise
+            self.fail(error)
+            self.query_done()
+            return _NOTHING
 
     def _dispatch(self, kind: bytes, data: bytes) -> Step | _Nothing | None:
         reader = FieldReader(data)

@@ -243,6 +243,23 @@ class TestStatements:
         assert sqlstate(output) == "08P01"
         assert talk.step() == Ended()
 
+    @pytest.mark.parametrize(
+        ("sent", "expected"),
+        [
+            (message(b"Q", b"SELECT '\xff'\0"), "22021"),
+            (message(b"F", struct.pack("!ihhh", 1, 0, 0, 0)), "0A000"),
+        ],
+        ids=["text that is not UTF-8", "call of a function"],
+    )
+    def test_what_no_sync_follows_ends_with_its_error(
+        self, talk: Conversation, sent: bytes, expected: str
+    ) -> None:
+        """The tool waited for ever: it was to send a Sync, and none is due here."""
+        talk.feed(sent + message(b"Q", b"SELECT 1\0"))
+        assert talk.step() == QueryAsked("SELECT 1")
+        output = talk.take_output()
+        assert (kinds(output), sqlstate(output)) == ("EZ", expected)
+
     def test_numbers_are_bounded(self, talk: Conversation) -> None:
         """Of prepared statements, of portals and of parameters."""
         for number in range(501):
