@@ -21,7 +21,7 @@ __all__ = ["Kind", "Statement", "split"]
 
 _TOKEN: Final = re.compile(
     r"""
-      (?P<space> \s+ | --[^\n]* )
+      (?P<space> \s+ | --[^\r\n]* )
     | (?P<comment> /\* )
     | (?P<text> [eE]'(?:[^'\\]|\\.|'')*' | '(?:[^']|'')*' )
     | (?P<name> "(?:[^"]|"")*" )
@@ -33,6 +33,9 @@ _TOKEN: Final = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _COMMENT: Final = re.compile(r"/\*|\*/")
+_OPENING: Final = frozenset("([{")
+_CLOSING: Final = frozenset(")]}")
+_DEPTH_MAX: Final = 100
 
 
 class Kind(Enum):
@@ -123,11 +126,11 @@ def split(text: str) -> list[Statement]:
     Return the statements of *text*; none if there is nothing but space and comments.
 
     Raises:
-        SQLError: If a string or a comment has no end, or one of them is neither a
-            query nor about a session.
+        SQLError: If a string or a comment has no end, or brackets are nested too
+            deeply, or one of them is neither a query nor about a session.
     """
     found = []
-    start = place = 0
+    start = place = depth = 0
     words: list[str] = []
     while place < len(text):
         match = _TOKEN.match(text, place)
@@ -147,10 +150,19 @@ def split(text: str) -> list[Statement]:
             case "end":
                 if words:
                     found.append(_statement(text[start : match.start()], words))
-                start, words = place, []
+                start, depth, words = place, 0, []
             case "other":
                 if token in {"'", '"'}:
                     raise _unterminated(text, match.start())
+                depth = max(0, depth + (token in _OPENING) - (token in _CLOSING))
+                if depth > _DEPTH_MAX:
+                    # Of joins, the engine's parser takes time by the square of it.
+                    raise SQLError(
+                        "54001",
+                        f"the statement is nested too deeply: at most {_DEPTH_MAX} "
+                        "brackets can be open",
+                        position=match.start() + 1,
+                    )
                 words.append(token)
     if words:
         found.append(_statement(text[start:], words))

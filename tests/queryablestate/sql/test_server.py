@@ -56,7 +56,13 @@ from queryablestate.sql.server import SQLServer
 from queryablestate.sql.workers import Workers
 from queryablestate.writer.rows import StateRows
 from tests.lodestar.publishing import MAX_PARALLELISM, Publisher
-from tests.queryablestate.sql.conftest import DELAYS, SCHEMAS, Served, first_rows
+from tests.queryablestate.sql.conftest import (
+    CARRIERS,
+    DELAYS,
+    SCHEMAS,
+    Served,
+    first_rows,
+)
 from tests.queryablestate.sql.protocol.test_conversation import message, startup
 from tests.recording import WAIT_SECONDS, wait_until
 
@@ -839,6 +845,20 @@ class TestLimits:
                     "42601",
                     "22023",
                 }
+
+    def test_what_takes_long_to_parse_is_refused(self, served: Served) -> None:
+        """
+        One of 30,000 characters took half a minute, and of 64 KiB some minutes.
+
+        Nothing ends the parser, nor the wait of the sessions behind it.
+        """
+        nested = "(" * 15_000 + "delays a JOIN delays b ON true" + ")" * 15_000
+        with connect(served.server) as connection:
+            refusal = refusal_of(connection, f"SELECT 1 FROM {nested}")
+            assert refusal.sqlstate == "54001"
+            nested = "(" * 90 + "delays a JOIN delays b ON true" + ")" * 90
+            found = connection.execute(f"SELECT count(*) FROM {nested}").fetchall()
+            assert found == [(len(CARRIERS) ** 2,)]
 
     def test_what_is_known_of_statements_is_bounded(self) -> None:
         """

@@ -20,6 +20,7 @@ class TestSplitting:
         [
             ("", []),
             (" ; -- x\n ;", []),
+            ("SELECT 1 -- ;\r; VALUES (1)", [Kind.QUERY, Kind.QUERY]),
             ("SELECT 1", [Kind.QUERY]),
             ("select ';'; values (1)", [Kind.QUERY, Kind.QUERY]),
             ("SELECT E'\\';' ; SHOW all", [Kind.QUERY, Kind.SHOW]),
@@ -29,6 +30,8 @@ class TestSplitting:
             ("BEGIN; ROLLBACK TO SAVEPOINT a", [Kind.BEGIN, Kind.ROLLBACK_TO]),
             ("(SELECT 1) UNION (SELECT 2)", [Kind.QUERY]),
             ("SELECT $1 + $2", [Kind.QUERY]),
+            ("SELECT " + "([" * 50 + "])" * 50, [Kind.QUERY]),
+            ("SELECT " + "(1), " * 200 + f"'{'(' * 200}'", [Kind.QUERY]),
         ],
     )
     def test_a_semicolon_ends_a_statement(self, text: str, kinds: list[Kind]) -> None:
@@ -47,6 +50,10 @@ class TestSplitting:
             ("COPY x TO STDOUT", "0A000"),
             ("nonsense", "0A000"),
             ("'text'", "0A000"),
+            ("SELECT " + "(" * 101, "54001"),
+            ("SELECT -- \r" + "(" * 101, "54001"),
+            ("SELECT " + ")" * 101 + "(" * 101, "54001"),
+            ("SELECT " + ")" * 101 + "; SELECT " + "(" * 101, "54001"),
         ],
     )
     def test_what_is_none_is_refused(self, text: str, sqlstate: str) -> None:
