@@ -127,6 +127,18 @@ class Session:
             SQLError: If it cannot be done.
             NameServiceError: Likewise.
         """
+        told = self._settings.reported()
+        try:
+            await self._do(step)
+        finally:
+            if self._talk.transaction == b"I":
+                self._settings.end(commits=True)
+            for name, value in self._settings.reported().items():
+                if value != told[name]:
+                    self._talk.say(messages.parameter_status(name, value))
+        await self.free()
+
+    async def _do(self, step: Step) -> None:
         match step:
             case QueryAsked(text=text):
                 await self._simple_query(text)
@@ -143,7 +155,6 @@ class Session:
                 _watch(portal)
             case ExecuteAsked(portal=portal, row_limit=row_limit):
                 await self._execute(portal, row_limit)
-        await self.free()
 
     async def free(self) -> None:
         """Free what portals held that are gone."""
@@ -417,19 +428,19 @@ class Session:
                 return
             case Kind.BEGIN:
                 talk.begin()
+                self._settings.begin()
             case Kind.COMMIT | Kind.ROLLBACK:
                 tag = talk.finish(commits=kind is Kind.COMMIT)
+                self._settings.end(commits=tag == "COMMIT")
             case Kind.ROLLBACK_TO:
                 talk.roll_back_to()
                 tag = "ROLLBACK"
             case Kind.SET:
-                told = self._settings.set(statement)
-                if told is not None:
-                    talk.say(messages.parameter_status(*told))
+                self._settings.set(statement)
             case Kind.RESET:
                 self._settings.reset(statement)
             case Kind.DISCARD:
-                talk.forget_statements()
+                tag = self._discard(statement)
             case Kind.DEALLOCATE:
                 name = statement.words[-1]
                 is_all = len(statement.words) < 2 or name.upper() == "ALL"
@@ -437,6 +448,16 @@ class Session:
             case Kind.CLOSE if statement.words[-1].upper() != "ALL":
                 raise SQLError("34000", "there are no cursors of the server")
         talk.say(messages.command_complete(tag))
+
+    def _discard(self, statement: Statement) -> str:
+        """Forget what a session has left, for the next one of a pool."""
+        what = statement.words[-1].upper()
+        if what == "ALL":
+            self._settings.reset_all()
+            self._talk.forget_statements()
+        elif what not in {"PLANS", "SEQUENCES", "TEMP", "TEMPORARY"}:
+            raise SQLError("42601", "DISCARD wants ALL, PLANS, SEQUENCES or TEMP")
+        return f"DISCARD {what.removesuffix('ORARY')}"
 
 
 def _watch(portal: _Portal) -> None:

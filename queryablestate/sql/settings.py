@@ -114,6 +114,10 @@ class SessionSettings:
     """
     The settings of one session.
 
+    A transaction that is rolled back brings back what it has set, and each brings back
+    what it has set for itself alone (SET LOCAL): else a pool would hand the one's
+    search_path to the other.
+
     Args:
         user: The name that was given.
         database: Likewise.
@@ -136,6 +140,7 @@ class SessionSettings:
         self._start["session_authorization"] = user
         self._start["search_path"] = database
         self.values = dict(self._start)
+        self._after_commit: dict[str, str] = {}
         for name, value in (
             *given.items(),
             *_options(given.get("options", "")).items(),
@@ -144,6 +149,8 @@ class SessionSettings:
             if lowered in _DEFAULTS and lowered not in _FIXED:
                 self.put(lowered, value.strip("'"))
         self._start = dict(self.values)
+        self._after_commit = dict(self.values)
+        self._after_rollback: dict[str, str] | None = None  # None outside of one
 
     @property
     def search_path(self) -> tuple[str, ...]:
@@ -163,9 +170,21 @@ class SessionSettings:
         """Return what a tool is told at the beginning."""
         return {spelt: self.values[name] for name, spelt in REPORTED.items()}
 
-    def put(self, name: str, value: str) -> str | None:
+    def begin(self) -> None:
+        """Begin a transaction, if there is none."""
+        if self._after_rollback is None:
+            self._after_rollback = dict(self._after_commit)
+
+    def end(self, *, commits: bool) -> None:
+        """End a transaction, or a message outside of one."""
+        if self._after_rollback is not None and not commits:
+            self._after_commit = self._after_rollback
+        self._after_rollback = None
+        self.values = dict(self._after_commit)
+
+    def put(self, name: str, value: str, *, is_local: bool = False) -> None:
         """
-        Set one, and return what its value is now, or None if it stays what it is.
+        Set one, for a transaction alone if *is_local*; some stay what they are.
 
         Raises:
             SQLError: If there is none of that name, or it cannot have that value.
@@ -175,7 +194,7 @@ class SessionSettings:
             raise SQLError("55P02", f'parameter "{name}" cannot be changed')
         if lowered not in _DEFAULTS:
             if "." in lowered:
-                return None  # an extension's own, as Postgres takes it
+                return  # an extension's own, as Postgres takes it
             raise SQLError("42704", f'unrecognized configuration parameter "{name}"')
         if len(value) > _LENGTH_MAX:
             raise SQLError("22023", f'the value of "{name}" is too long')
@@ -192,31 +211,34 @@ class SessionSettings:
             "read_only" in lowered
         ):
             # Times are told in UTC, with that zone beside them: tools convert them.
-            return None
+            return
         self.values[lowered] = value
-        return value
+        if not is_local:
+            self._after_commit[lowered] = value
 
-    def set(self, statement: Statement) -> tuple[str, str] | None:
+    def set(self, statement: Statement) -> None:
         """
-        Do what a SET says; return name and value of what tools are told of.
+        Do what a SET says.
 
         Raises:
             SQLError: As `put`.
         """
         words = list(statement.words[1:])
+        is_local = False
         if words and words[0].lower() in {"session", "local"} and len(words) > 1:
+            is_local = words[0].lower() == "local"
             words = words[1:]
         if not words:
             raise SQLError("42601", "SET wants a name and a value")
         name = words[0].lower()
         if name in _IGNORED or name == "characteristics":
-            return None
+            return
         if name == "time" and len(words) > 1:
             name, words = "timezone", ["timezone", *words[2:]]
         name = _SPELT.get(name, name)
         values = words[1:]
         if len(values) > 1 and values[0] == ".":  # extension.name
-            return None
+            return
         if values and values[0].lower() in {"to", "="}:
             values = values[1:]
         if not values:
@@ -225,19 +247,21 @@ class SessionSettings:
         if len(values) == 1 and values[0].lower() == "default":
             value = self._start.get(name, "")
             if name in _FIXED or name not in _DEFAULTS:
-                return None
-        done = self.put(name, value)
-        if done is None or name not in REPORTED:
-            return None
-        return REPORTED[name], done
+                return
+        self.put(name, value, is_local=is_local)
 
     def reset(self, statement: Statement) -> None:
         """Do what a RESET says."""
         name = statement.words[1].lower() if len(statement.words) > 1 else "all"
         if name == "all":
-            self.values = dict(self._start)
+            self.reset_all()
         elif name in self._start:
-            self.values[name] = self._start[name]
+            self.values[name] = self._after_commit[name] = self._start[name]
+
+    def reset_all(self) -> None:
+        """Bring back what was given at the beginning."""
+        self.values = dict(self._start)
+        self._after_commit = dict(self._start)
 
     def show(self, statement: Statement) -> list[tuple[str, str]]:
         """

@@ -1546,6 +1546,76 @@ def test_both_ways_agree_over_a_real_cluster(served: Served) -> None:
             assert sorted(quick) == sorted(whole), condition
 
 
+class TestSessionsOfAPool:
+    """One session is several users', one after the other: none leaves it changed."""
+
+    @pytest.mark.parametrize(
+        "statements",
+        [
+            ["SET search_path TO other", "DISCARD ALL"],
+            ["BEGIN", "SET LOCAL search_path TO other", "COMMIT"],
+            ["BEGIN", "SET search_path TO other", "ROLLBACK"],
+            ["BEGIN", "SET search_path TO other", "SELECT nothing", "COMMIT"],
+            ["BEGIN", "SET search_path TO other", "RESET search_path", "COMMIT"],
+            ["SET LOCAL search_path TO other; SELECT 1"],
+        ],
+    )
+    def test_a_setting_ends_with_its_user(
+        self, served: Served, statements: list[str]
+    ) -> None:
+        """The next one's statements read a state of that name of another job."""
+        with connect(served.server) as connection:
+            for text in statements:
+                connection.pgconn.exec_(text.encode())
+            assert connection.execute("SHOW search_path").fetchall() == [("flights",)]
+
+    @pytest.mark.parametrize(
+        "statements",
+        [
+            ["SET search_path TO other"],
+            ["BEGIN", "SET search_path TO other", "COMMIT"],
+            [
+                "BEGIN",
+                "SET search_path TO other",
+                "SET LOCAL search_path TO third",
+                "COMMIT",
+            ],
+            ["SET search_path TO other", "BEGIN", "RESET ALL", "ROLLBACK"],
+        ],
+    )
+    def test_a_setting_stays_until_then(
+        self, served: Served, statements: list[str]
+    ) -> None:
+        """Also over the end of a transaction."""
+        with connect(served.server) as connection:
+            for text in statements:
+                connection.pgconn.exec_(text.encode())
+            assert connection.execute("SHOW search_path").fetchall() == [("other",)]
+
+    def test_a_tool_is_told_of_what_comes_back(self, served: Served) -> None:
+        """It shows the name that it was told last."""
+        with connect(served.server, application_name="first") as connection:
+            connection.execute("SET application_name = 'second'")
+            assert connection.info.parameter_status("application_name") == "second"
+            connection.execute("DISCARD ALL")
+            assert connection.info.parameter_status("application_name") == "first"
+
+    @pytest.mark.parametrize("what", ["PLANS", "TEMP", "SEQUENCES"])
+    def test_prepared_statements_outlive_what_is_less_than_all(
+        self, served: Served, what: str
+    ) -> None:
+        """A pool that discards temporary tables has lost its statements as well."""
+        with connect(served.server) as connection:
+            connection.pgconn.prepare(b"kept", b"SELECT 1")
+            done = connection.execute(f"DISCARD {what}")
+            assert done.statusmessage == f"DISCARD {what}"
+            result = connection.pgconn.exec_prepared(b"kept", [])
+            assert result.status == psycopg.pq.ExecStatus.TUPLES_OK
+            connection.execute("DISCARD ALL")
+            result = connection.pgconn.exec_prepared(b"kept", [])
+            assert result.status == psycopg.pq.ExecStatus.FATAL_ERROR
+
+
 def test_rows_of_keys_are_grouped_by_all(served: Served) -> None:
     """They were told one by one: GROUP BY ALL names nothing that it groups by."""
     condition = "WHERE n IN (1, 2, 3, 4, 5, 6, 7)"

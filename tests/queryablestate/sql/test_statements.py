@@ -138,7 +138,10 @@ class TestSettings:
         self, settings: SessionSettings, text: str, told: tuple[str, str] | None
     ) -> None:
         """Tools are told of those that they follow."""
-        assert settings.set(statement(text)) == told
+        before = settings.reported()
+        settings.set(statement(text))
+        changed = settings.reported().items() - before.items()
+        assert changed == ({told} if told else set())
 
     @pytest.mark.parametrize(
         ("text", "sqlstate"),
