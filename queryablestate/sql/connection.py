@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 __all__ = ["Connection", "Shared"]
 
 _READ_SIZE_BYTES: Final = 65_536
+_UNSENT_SIZE_BYTES_MAX: Final = 65_536
 
 
 @final
@@ -347,6 +348,9 @@ class Connection:
                 # Before what is next: it may need the place that a portal held.
                 await self._session.free()
             if step is not None:
+                # A question of seven bytes may be answered with a megabyte.
+                if self._talk.unsent_size > _UNSENT_SIZE_BYTES_MAX:
+                    await self._flush()
                 return step
             await self._flush()
             if self._is_ending:  # since before there was a wait to be cancelled

@@ -170,7 +170,9 @@ class Session:
         statements = self._split(text)
         if not statements:
             self._talk.say(messages.EMPTY_QUERY)
-        for statement in statements:
+        for place, statement in enumerate(statements):
+            if place:  # columns alone may be a thousand times as long as their question
+                await self._flush()
             prepared = await self._prepared(statement, ())
             portal = _Portal(prepared, Bind("", "", (), (), ()))
             try:

@@ -169,6 +169,7 @@ class Conversation:
         self._size_bytes_max = message_size_bytes_max
         self._buffer = bytearray()
         self._output: list[bytes] = []
+        self._output_size = 0
         self._is_started = False
         self._is_logged_in = False
         self._skips_to_sync = False
@@ -191,9 +192,15 @@ class Conversation:
         """Return whether something was received that no step was made of."""
         return bool(self._buffer)
 
+    @property
+    def unsent_size(self) -> int:
+        """Return how many bytes `take_output` would return."""
+        return self._output_size
+
     def take_output(self) -> bytes:
         """Return what is to be sent."""
         output, self._output = b"".join(self._output), []
+        self._output_size = 0
         return output
 
     def step(self) -> Step | None:
@@ -221,6 +228,7 @@ class Conversation:
     def say(self, *answers: bytes) -> None:
         """Send *answers*."""
         self._output += answers
+        self._output_size += sum(map(len, answers))
 
     def want_password(self) -> None:
         """Ask for one; it is the next step."""

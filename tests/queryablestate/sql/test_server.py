@@ -15,6 +15,7 @@ import ssl
 import struct
 import threading
 import tracemalloc
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -63,7 +64,12 @@ from tests.queryablestate.sql.conftest import (
     Served,
     first_rows,
 )
-from tests.queryablestate.sql.protocol.test_conversation import message, startup
+from tests.queryablestate.sql.protocol.test_conversation import (
+    SYNC,
+    message,
+    parse,
+    startup,
+)
 from tests.recording import WAIT_SECONDS, wait_until
 
 
@@ -123,6 +129,19 @@ def refusal_of(connection: Any, statement: str) -> Any:
 def _desk() -> Desk:
     """Return a desk that parses, and does nothing else."""
     return Desk(Parser, None, text_size_max=65_536, now_ns=None)  # type: ignore[arg-type]
+
+
+DESCRIBE = message(b"D", b"S\0")
+
+
+def read_until(stream: Any, kind: bytes) -> Counter[bytes]:
+    """Return how many messages of each type came, up to one of type *kind*."""
+    found: Counter[bytes] = Counter()
+    while not found[kind]:
+        head = stream.read(5)
+        stream.read(int.from_bytes(head[1:], "big") - 4)
+        found[head[:1]] += 1
+    return found
 
 
 def memory_of(process_id: int, figure: str) -> int:
@@ -942,6 +961,30 @@ class TestLimits:
             with socket.create_connection((host, int(port)), WAIT_SECONDS) as slow:
                 slow.sendall(b"\0")
                 assert slow.recv(100) == b""
+
+    def test_answers_to_a_pipeline_are_sent_as_they_come(self, served: Served) -> None:
+        """
+        64 KiB of questions for columns were answered at once, with gigabytes.
+
+        One tool could have the server ended for want of memory.
+        """
+        count = 300
+        text = "SELECT " + ", ".join(["1"] * 3_000)
+        with socket.create_connection((served.host, served.port)) as sock:
+            sock.settimeout(WAIT_SECONDS)
+            sock.sendall(startup(user="me", database="flights"))
+            stream = sock.makefile("rb")
+            read_until(stream, b"Z")
+            sock.sendall(parse("", text) + DESCRIBE + SYNC)
+            assert read_until(stream, b"Z")[b"T"] == 1
+            tracemalloc.start()
+            try:
+                sock.sendall(DESCRIBE * count + SYNC)
+                assert read_until(stream, b"Z")[b"T"] == count
+                _, most_bytes = tracemalloc.get_traced_memory()
+            finally:
+                tracemalloc.stop()
+        assert most_bytes < 4 * 1024 * 1024
 
     def test_who_does_not_read_is_ended(self, served: Served) -> None:
         """After the time of a statement; others are answered meanwhile."""
