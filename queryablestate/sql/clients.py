@@ -81,10 +81,13 @@ class CallerClients:
 
     async def _discard(self) -> None:
         """Close those that have not been used for longest, if there are too many."""
-        idle = [token for token, kept in self._kept.items() if not kept.use_count]
-        for token in idle[: max(0, len(self._kept) - self._count_max)]:
-            kept = self._kept.pop(token)
-            await kept.client.close()
+        # Found anew each time: while one is closed, another may be used again.
+        while idle := [
+            token for token, kept in self._kept.items() if not kept.use_count
+        ]:
+            if len(self._kept) <= self._count_max:
+                return
+            await self._kept.pop(idle[0]).client.close()
 
     async def forget(self, token: str | None) -> None:
         """Close the client of a caller who was not admitted, unless others use it."""
