@@ -14,6 +14,7 @@ from nameservice import (
 from queryablestate.client.frames import load_arrow
 from queryablestate.errors import (
     AccessDeniedError,
+    KeyTooLargeError,
     StateUnavailableError,
     UnknownJobError,
     UnknownKeyError,
@@ -162,7 +163,7 @@ async def _looked_up(
             entry = await client.lookup(
                 table.job_id, table.name, key, deadline_seconds=deadline_seconds
             )
-        except UnknownKeyError:
+        except (UnknownKeyError, KeyTooLargeError):  # no key is as long
             return []
         return table.rows_of(key, entry)
 
@@ -243,10 +244,13 @@ async def _scan(
         table.job_id, table.name, columns=columns, freshness=True, **bounds
     )
     expected = None
-    async for batch in batches:
-        if expected is None:
-            wanted = {one.name: one for one in table.fields}
-            expected = load_arrow().arrow_schema([wanted[name] for name in columns])
-            if not batch.schema.remove_metadata().equals(expected):
-                raise table.changed()
-        yield batch
+    try:
+        async for batch in batches:
+            if expected is None:
+                wanted = {one.name: one for one in table.fields}
+                expected = load_arrow().arrow_schema([wanted[name] for name in columns])
+                if not batch.schema.remove_metadata().equals(expected):
+                    raise table.changed()
+            yield batch
+    except KeyTooLargeError:
+        return  # no key begins with, or is, what is as long: a range never is

@@ -17,6 +17,7 @@ from typing import Any, Final, TypeAlias, final
 
 from attrs import define, frozen
 
+from queryablestate.schema.keys import KEY_SIZE_BYTES_MAX
 from queryablestate.schema.schema import AtomicType, Field
 
 
@@ -56,6 +57,8 @@ _CASTS: Final = {
     AtomicType.DATE: frozenset({"date"}),
 }
 _UNKNOWN: Final = object()
+_BOUND_SIZE_BYTES_MAX: Final = KEY_SIZE_BYTES_MAX - 8
+"""Of a text between which and others keys are; what ends a column comes on top."""
 
 
 @final
@@ -295,7 +298,7 @@ def _only(column: _Column, values: Sequence[Any]) -> bool:
 
 
 def _bound(column: _Column, how: str, value: Any) -> bool:
-    if value is _UNKNOWN:
+    if value is _UNKNOWN or _is_too_long(value):
         return False
     if value is None:  # it is true of nothing
         column.only(set())
@@ -311,6 +314,13 @@ def _bound(column: _Column, how: str, value: Any) -> bool:
     ):
         column.high, column.is_high_included = value, is_included
     return True
+
+
+def _is_too_long(value: Any) -> bool:
+    """Return whether *value*, or what comes next behind it, may be longer than keys."""
+    if not isinstance(value, str):
+        return False
+    return len(value.encode()) + value.count("\0") > _BOUND_SIZE_BYTES_MAX
 
 
 def _take_any(

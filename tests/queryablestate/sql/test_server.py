@@ -1589,6 +1589,40 @@ def test_both_ways_agree_over_a_real_cluster(served: Served) -> None:
             assert sorted(quick) == sorted(whole), condition
 
 
+@pytest.mark.parametrize("size", [470, 476, 477, 478, 480, 600])
+def test_a_text_longer_than_any_key_is_no_error(served: Served, size: int) -> None:
+    """A list of what a person has typed was refused for one long word in it."""
+    text = "C" * size
+    with connect(served.server) as connection:
+        for condition in (
+            "carrier = %(text)s",
+            "carrier IN ('AA', %(text)s)",
+            "carrier = ANY(%(texts)s)",
+            "carrier < %(text)s",
+            "carrier <= %(text)s AND carrier > 'B'",
+            "carrier >= %(text)s",
+            "carrier > %(text)s",
+            "carrier BETWEEN 'B' AND %(text)s",
+            "carrier LIKE %(text)s || '%%'",
+            "carrier LIKE %(pattern)s",
+        ):
+            given = {"text": text, "texts": ["AA", text], "pattern": f"{text}%"}
+            asked = f"FROM {{}} WHERE {condition}"
+            quick, whole = (
+                connection.execute(f"SELECT carrier {asked.format(table)}", given)
+                for table in ("delays", "(SELECT * FROM delays) s")
+            )
+            found = sorted(quick.fetchall())
+            assert found == sorted(whole.fetchall()), condition
+            some = connection.execute(
+                f"SELECT carrier {asked.format('delays')} LIMIT 3", given
+            ).fetchall()
+            assert len(some) == min(3, len(found)), condition
+        for condition in ("origin = %(text)s", "origin = %(text)s AND number = 1"):
+            statement = f"SELECT origin FROM routes WHERE {condition}"
+            assert connection.execute(statement, {"text": text}).fetchall() == []
+
+
 class TestSessionsOfAPool:
     """One session is several users', one after the other: none leaves it changed."""
 
