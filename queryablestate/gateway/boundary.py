@@ -152,6 +152,16 @@ class Boundary:
                 f"they have {self._config.header_size_bytes_max:,} bytes at most",
                 headers={"connection": "close"},
             )
+        if {b"content-length", b"transfer-encoding"} <= {
+            name for name, _ in scope["headers"]
+        }:
+            # A proxy that reads the other one of them takes the rest of this request
+            # for the next one, of someone else's (RFC 9112, 6.3).
+            raise GatewayError(
+                "bad-request",
+                "a body has a length, or is sent in chunks; not both",
+                headers={"connection": "close"},
+            )
         # Routes are found by parts that are still encoded: a key may hold a slash.
         scope["path"] = raw.decode("latin-1")
         scope["root_path"] = ""

@@ -505,6 +505,24 @@ class TestLargeRequests:
             assert answer.startswith(b"HTTP/1.1 " + status)
             assert b"application/problem+json" in answer
 
+    def test_a_body_with_two_lengths(self, ask: Asker) -> None:
+        """
+        400, and the end of the connection: what follows is no request of its own.
+
+        A proxy in front that goes by the length has sent one request; two answers came,
+        and the second one was that of the next who asked.
+        """
+        hidden = b"GET /v1/jobs HTTP/1.1\r\nHost: x\r\n\r\n"
+        answer = ask.raw(
+            f"POST {STATE}/keys:batchGet HTTP/1.1\r\nHost: x\r\n".encode()
+            + b"Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n"
+            + f"Content-Length: {len(hidden) + 5}\r\n\r\n".encode()
+            + b"0\r\n\r\n"
+            + hidden
+        )
+        assert answer.startswith(b"HTTP/1.1 400")
+        assert answer.count(b"HTTP/1.1 ") == 1
+
     @pytest.mark.parametrize(
         "request_line",
         [
