@@ -195,7 +195,7 @@ def parse_parse(data: bytes) -> tuple[str, str, Sequence[int]]:
     name, text = reader.text(), reader.text()
     count = reader.count()
     _check_count(count)
-    oids = [reader.int32() for _ in range(count)]
+    oids = [reader.int32() & 0xFFFFFFFF for _ in range(count)]
     reader.end()
     return name, text, oids
 

@@ -24,7 +24,10 @@ from queryablestate.sql.protocol.conversation import (
     Step,
     TLSAsked,
 )
-from queryablestate.sql.protocol.messages import command_complete
+from queryablestate.sql.protocol.messages import (
+    command_complete,
+    parameter_description,
+)
 from queryablestate.sql.protocol.refusals import SQLError
 
 
@@ -242,6 +245,13 @@ class TestStatements:
         output = talk.take_output()
         assert sqlstate(output) == "08P01"
         assert talk.step() == Ended()
+
+    def test_a_type_has_a_number_above_zero(self, talk: Conversation) -> None:
+        """Half of all were taken for negative ones, and told as an internal error."""
+        talk.feed(parse("", "SELECT $1", -1))
+        step = talk.step()
+        assert step == ParseAsked("", "SELECT $1", [2**32 - 1])
+        assert parameter_description(step.type_oids)[-4:] == b"\xff" * 4
 
     @pytest.mark.parametrize(
         ("sent", "expected"),
