@@ -289,13 +289,23 @@ class Connection:
         if tls is None or self._is_encrypted:
             self._talk.say(b"N")
             return
-        if self._talk.has_unread:
-            # What was sent in the clear may be another's (CVE-2021-23214).
+        # What was sent in the clear may be another's (CVE-2021-23214).
+        if self._talk.has_unread or await self._has_received_more():
             raise EOFError
         self._writer.write(b"S")
         await self._writer.drain()
         await self._writer.start_tls(tls)
         self._is_encrypted = True
+
+    async def _has_received_more(self) -> bool:
+        """Return whether more has come since; until TLS begins nothing else does."""
+        self._writer.transport.pause_reading()  # type: ignore[attr-defined]
+        reading = asyncio.create_task(self._reader.read(1))
+        await asyncio.sleep(0)  # what is there is read at once
+        if reading.done():
+            return True
+        reading.cancel()
+        return False
 
     # -- working -----------------------------------------------------------------------
 

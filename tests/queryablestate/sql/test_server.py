@@ -49,6 +49,7 @@ from queryablestate.schema.schema import (
     StructType,
 )
 from queryablestate.sql.config import SQLConfig
+from queryablestate.sql.connection import Connection, Shared
 from queryablestate.sql.desk import Desk
 from queryablestate.sql.engine import Parser
 from queryablestate.sql.jobs import SessionFacts, Setup
@@ -274,6 +275,37 @@ class TestTLS:
             with socket.create_connection((host, int(port)), WAIT_SECONDS) as plain:
                 plain.sendall(struct.pack("!ii", 8, 80877103) + startup(user="me"))
                 assert plain.recv(100) == b""
+
+    def test_what_comes_while_tls_is_about_to_begin_is_not_believed(self) -> None:
+        """In a packet of its own, which came when the first one had been read."""
+
+        async def answer() -> bytes:
+            ours, theirs = socket.socketpair()
+            with theirs:
+                theirs.setblocking(False)
+                reader, writer = await asyncio.open_connection(sock=ours)
+                tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+                shared = Shared(self.config(), tls, None, None)  # type: ignore[arg-type]
+
+                async def serve() -> None:
+                    connection = Connection(shared, reader, writer, 1)
+                    with contextlib.suppress(EOFError):
+                        await connection.serve()
+                    await connection.close()
+
+                serving = asyncio.create_task(serve())
+                for _ in range(10):  # it waits for the first packet then
+                    await asyncio.sleep(0)
+                reader.feed_data(struct.pack("!ii", 8, 80877103))
+                await asyncio.sleep(0)  # it is read, and not understood yet
+                reader.feed_data(startup(user="me"))
+                async with asyncio.timeout(WAIT_SECONDS):
+                    found = await asyncio.get_running_loop().sock_recv(theirs, 100)
+                serving.cancel()
+                await asyncio.wait([serving])
+                return found
+
+        assert asyncio.run(answer()) == b""
 
     @pytest.mark.parametrize(
         ("settings", "words"),
