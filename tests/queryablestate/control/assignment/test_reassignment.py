@@ -272,7 +272,7 @@ class TestReplicas:
         assert sorted(cluster.record.owners[0]) == [0, 1]
         cluster.step(node_count=1, replica_count=1)
         cluster.settle()
-        assert cluster.record.node_ids == ("a",)
+        assert list(cluster.record.node_ids) == ["a"]
 
     @pytest.mark.proves("S4")
     def test_the_death_of_a_node(self) -> None:
