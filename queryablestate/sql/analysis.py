@@ -144,7 +144,10 @@ def analyse(tree_text: str) -> Query:
     Raises:
         SQLError: If it does not parse, or asks for what is not supported.
     """
-    tree = json.loads(tree_text)
+    try:
+        tree = json.loads(tree_text)
+    except RecursionError as error:
+        raise _too_deep() from error
     if tree["error"]:
         raise _syntax_error(tree)
     if len(tree["statements"]) != 1:
@@ -159,6 +162,10 @@ def analyse(tree_text: str) -> Query:
         raise SQLError("42601", "parameters are written $1, $2, …")
     _Walk(query).statement(statement["node"])
     return query
+
+
+def _too_deep() -> SQLError:
+    return SQLError("54001", "the statement is nested too deeply")
 
 
 def _syntax_error(tree: Node) -> SQLError:
@@ -208,7 +215,7 @@ class _Walk:
     def _node(self, node: Any, hidden: frozenset[str], depth: int) -> None:
         """Walk *node*, in which the names *hidden* are no tables."""
         if depth > _DEPTH_MAX:
-            raise SQLError("54001", "the statement is nested too deeply")
+            raise _too_deep()
         if isinstance(node, list):
             for one in node:
                 self._node(one, hidden, depth + 1)

@@ -35,7 +35,9 @@ _TOKEN: Final = re.compile(
 _COMMENT: Final = re.compile(r"/\*|\*/")
 _OPENING: Final = frozenset("([{")
 _CLOSING: Final = frozenset(")]}")
-_DEPTH_MAX: Final = 100
+_DEPTH_MAX: Final = 300
+_COST_MAX: Final = 100_000
+"""Of opening brackets that follow each other: a tenth of a second of the parser's."""
 
 
 class Kind(Enum):
@@ -130,13 +132,17 @@ def split(text: str) -> list[Statement]:
             deeply, or one of them is neither a query nor about a session.
     """
     found = []
-    start = place = depth = 0
+    start = place = depth = in_a_row = cost = 0
     words: list[str] = []
     while place < len(text):
         match = _TOKEN.match(text, place)
         assert match is not None
         place = match.end()
         token = match[0]
+        if match.lastgroup not in {"space", "comment"}:
+            # The engine's parser takes time by the square of how many are in a row.
+            in_a_row = in_a_row + 1 if match[0] == "(" else 0
+            cost += max(0, 2 * in_a_row - 1)
         match match.lastgroup:
             case "comment":
                 place = _comment_end(text, match.end())
@@ -155,12 +161,12 @@ def split(text: str) -> list[Statement]:
                 if token in {"'", '"'}:
                     raise _unterminated(text, match.start())
                 depth = max(0, depth + (token in _OPENING) - (token in _CLOSING))
-                if depth > _DEPTH_MAX:
-                    # Of joins, the engine's parser takes time by the square of it.
+                if depth > _DEPTH_MAX or cost > _COST_MAX:
                     raise SQLError(
                         "54001",
                         f"the statement is nested too deeply: at most {_DEPTH_MAX} "
-                        "brackets can be open",
+                        "brackets can be open, and few times as many that follow each "
+                        "other",
                         position=match.start() + 1,
                     )
                 words.append(token)

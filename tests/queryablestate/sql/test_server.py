@@ -8,6 +8,7 @@ import gc
 import json
 import os
 import random
+import re
 import resource
 import signal
 import socket
@@ -907,9 +908,49 @@ class TestLimits:
         with connect(served.server) as connection:
             refusal = refusal_of(connection, f"SELECT 1 FROM {nested}")
             assert refusal.sqlstate == "54001"
-            nested = "(" * 90 + "delays a JOIN delays b ON true" + ")" * 90
-            found = connection.execute(f"SELECT count(*) FROM {nested}").fetchall()
+            one = "(" * 100 + "delays a JOIN delays b ON true" + ")" * 100
+            many = ", ".join([one] * 280)  # of 64 KiB, each no deeper than that
+            refusal = refusal_of(connection, f"SELECT 1 FROM {many}")
+            assert refusal.sqlstate == "54001"
+            found = connection.execute(f"SELECT count(*) FROM {one}").fetchall()
             assert found == [(len(CARRIERS) ** 2,)]
+
+    def test_conditions_are_joined_in_brackets_as_tools_do(
+        self, served: Served
+    ) -> None:
+        """
+        One after the other, each pair in brackets: as Hibernate and dbplyr write them.
+
+        A list of a hundred was refused for the depth of it.
+        """
+        count = 250
+        nested = (
+            "(" * count
+            + "number = 0"
+            + "".join(f" OR number = {number})" for number in range(1, count + 1))
+        )
+        with connect(served.server) as connection:
+            asked = "SELECT count(*) FROM routes WHERE"
+            found = connection.execute(f"{asked} {nested}").fetchall()
+            plain = connection.execute(f"{asked} number <= {count}").fetchall()
+        assert found == plain
+
+    def test_what_is_nested_without_brackets_is_told_to_be(
+        self, served: Served
+    ) -> None:
+        """Some hundred signs of plus were an internal error, with a trace in logs."""
+        texts = [
+            text
+            for count in (150, 600, 2_000)
+            for text in (f"SELECT 1{'+1' * count}", f"SELECT {'NOT ' * count}true")
+        ]
+        with connect(served.server) as connection, capture_logs() as logs:
+            for text in texts:
+                refusal = refusal_of(connection, text)
+                # Of the deepest the engine says so itself.
+                assert refusal.sqlstate in {"54001", "42601"}
+                assert re.search("nested too deeply|depth", str(refusal))
+        assert not [one for one in logs if one["event"] == "statement.failed"]
 
     def test_what_is_known_of_statements_is_bounded(self) -> None:
         """

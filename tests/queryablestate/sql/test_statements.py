@@ -31,7 +31,9 @@ class TestSplitting:
             ("(SELECT 1) UNION (SELECT 2)", [Kind.QUERY]),
             ("SELECT $1 + $2", [Kind.QUERY]),
             ("SELECT " + "([" * 50 + "])" * 50, [Kind.QUERY]),
-            ("SELECT " + "(1), " * 200 + f"'{'(' * 200}'", [Kind.QUERY]),
+            ("SELECT " + "(1), " * 400 + f"'{'(' * 400}'", [Kind.QUERY]),
+            ("SELECT " + "(" * 300 + "n = 1" + " OR n = 2)" * 300, [Kind.QUERY]),
+            ("SELECT " + "((1)), " * 9_000, [Kind.QUERY]),
         ],
     )
     def test_a_semicolon_ends_a_statement(self, text: str, kinds: list[Kind]) -> None:
@@ -50,10 +52,14 @@ class TestSplitting:
             ("COPY x TO STDOUT", "0A000"),
             ("nonsense", "0A000"),
             ("'text'", "0A000"),
-            ("SELECT " + "(" * 101, "54001"),
-            ("SELECT -- \r" + "(" * 101, "54001"),
-            ("SELECT " + ")" * 101 + "(" * 101, "54001"),
-            ("SELECT " + ")" * 101 + "; SELECT " + "(" * 101, "54001"),
+            ("SELECT " + "(" * 301, "54001"),
+            ("SELECT -- \r" + "(" * 301, "54001"),
+            ("SELECT " + "([" * 151, "54001"),
+            ("SELECT " + ")" * 301 + "(" * 301, "54001"),
+            ("SELECT " + ")" * 301 + "; SELECT " + "(" * 301, "54001"),
+            ("SELECT " + ("(" * 100 + "1" + ")" * 100 + ", ") * 11, "54001"),
+            ("SELECT " + ("( /* x */" * 100 + "1" + ")" * 100 + ", ") * 11, "54001"),
+            (("SELECT " + "(" * 250 + "1" + ")" * 250 + "; ") * 2, "54001"),
         ],
     )
     def test_what_is_none_is_refused(self, text: str, sqlstate: str) -> None:
