@@ -370,7 +370,7 @@ class Conversation:
             password = reader.text()
             reader.end()
             return PasswordGiven(password)
-        if self._skips_to_sync and kind not in {b"S", b"X", b"Q"}:
+        if self._skips_to_sync and kind not in {b"S", b"X"}:
             return _NOTHING
         try:
             return self._dispatch(kind, data)
@@ -387,7 +387,6 @@ class Conversation:
             case b"Q":
                 text = reader.text()
                 reader.end()
-                self._skips_to_sync = False
                 self._drop_portal("")
                 return QueryAsked(text)
             case b"P":

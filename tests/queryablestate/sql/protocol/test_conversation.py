@@ -195,10 +195,14 @@ class TestStatements:
         assert talk.closed_portals == ["portal"]
 
     def test_after_an_error_all_is_ignored_up_to_sync(self, talk: Conversation) -> None:
-        """So what was sent ahead does not go on without what failed."""
-        talk.feed(
-            parse("", "SELEC") + bind() + execute() + SYNC + parse("", "SELECT 1")
-        )
+        """
+        So what was sent ahead does not go on without what failed.
+
+        A Query was run, and its ReadyForQuery taken for that of the Sync: the tool was
+        one answer behind from there on.
+        """
+        ahead = bind() + execute() + message(b"Q", b"SELECT 1\0")
+        talk.feed(parse("", "SELEC") + ahead + SYNC + parse("", "SELECT 1"))
         assert isinstance(talk.step(), ParseAsked)
         talk.fail(SQLError("42601", "no"))
         assert talk.step() == ParseAsked("", "SELECT 1", [])
