@@ -283,6 +283,12 @@ def _json(value: Any) -> bytes:
     return json.dumps(_jsonable(value), ensure_ascii=False).encode(errors="replace")
 
 
+def _name(key: Any) -> str:
+    """Return what a key of a map is called: its JSON, but for what is text in it."""
+    found = _jsonable(key)
+    return found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
+
+
 def _jsonable(value: Any) -> Any:
     match value:
         case None | bool() | int() | str():
@@ -290,10 +296,7 @@ def _jsonable(value: Any) -> Any:
         case float():
             return value if math.isfinite(value) else _not_finite(value).decode()
         case Mapping():
-            return {
-                key if isinstance(key, str) else str(_jsonable(key)): _jsonable(one)
-                for key, one in value.items()
-            }
+            return {_name(key): _jsonable(one) for key, one in value.items()}
         case list() | tuple():
             return [_jsonable(one) for one in value]
         case bytes() | bytearray():

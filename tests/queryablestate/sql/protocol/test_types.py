@@ -54,6 +54,8 @@ MOMENT = datetime(2026, 3, 1, 12, 30, 0, 5, tzinfo=UTC)
         ("VARCHAR[]", ["", "null", 'a"b', "x y"], b'{"","null","a\\"b","x y"}'),
         ("STRUCT(a INTEGER)", {"a": None}, b'{"a": null}'),
         ("MAP(VARCHAR, INTEGER)", {"k": 1}, b'{"k": 1}'),
+        ("MAP(BOOLEAN, INTEGER)", {True: 1}, b'{"true": 1}'),
+        ("MAP(DATE, INTEGER)", {date(2013, 1, 2): 1}, b'{"2013-01-02": 1}'),
         ("INTEGER[][]", [[1], None], b"[[1], null]"),
         ('"NULL"', "x", b"x"),
     ],
