@@ -329,7 +329,9 @@ def _table(node: Any) -> bool:
 def _function(node: Any) -> bool:
     name = node["function_name"].lower()
     path = node["qualified_name"]["path"]
-    if name in _FUNCTIONS and (len(path) == 1 or path[0].lower() in _SYSTEM):
+    is_ours = len(path) == 1 or path[0].lower() in _SYSTEM
+    # The engine's own tells where the server's files are, whatever its schema is.
+    if name in _FUNCTIONS and (is_ours or name == "current_setting"):
         node["schema"] = SCHEMA
         node["qualified_name"] = {"path": [SCHEMA, name]}
         node["function_name"] = name

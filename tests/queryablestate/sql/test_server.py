@@ -883,6 +883,16 @@ class TestLimits:
                 sock.sendall(startup(user="me", database="flights"))
             assert sorted(sock.recv(1) for sock in both) == [b"E", b"R"]
 
+    @pytest.mark.parametrize("schema", ["", "main.", "system.main."])
+    @pytest.mark.parametrize("name", ["secret_directory", "allowed_paths"])
+    def test_settings_of_the_engine_are_not_told(
+        self, served: Served, schema: str, name: str
+    ) -> None:
+        """They say where the server works, and where its user's home directory is."""
+        with connect(served.server) as connection:
+            found = connection.execute(f"SELECT {schema}current_setting('{name}')")
+            assert found.fetchall() == [(None,)]
+
     def test_texts_are_bounded(self, served: Served) -> None:
         """And what is nested too deeply is refused, not tried."""
         with connect(served.server) as connection:
