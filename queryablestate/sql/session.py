@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 from attrs import define, field
 
@@ -49,6 +49,9 @@ if TYPE_CHECKING:
 
 
 __all__ = ["Session"]
+
+_NAME_LENGTH_MAX: Final = 63
+"""Of a savepoint; Postgres has it so."""
 
 
 @final
@@ -436,7 +439,12 @@ class Session:
                 self._settings.end(commits=tag == "COMMIT")
             case Kind.ROLLBACK_TO:
                 talk.roll_back_to()
+                self._settings.bring_back(_savepoint(statement))
                 tag = "ROLLBACK"
+            case Kind.SAVEPOINT:
+                self._settings.keep(_savepoint(statement))
+            case Kind.RELEASE:
+                self._settings.release(_savepoint(statement))
             case Kind.SET:
                 self._settings.set(statement)
             case Kind.RESET:
@@ -460,6 +468,10 @@ class Session:
         elif what not in {"PLANS", "SEQUENCES", "TEMP", "TEMPORARY"}:
             raise SQLError("42601", "DISCARD wants ALL, PLANS, SEQUENCES or TEMP")
         return f"DISCARD {what.removesuffix('ORARY')}"
+
+
+def _savepoint(statement: Statement) -> str:
+    return statement.words[-1].lower()[:_NAME_LENGTH_MAX]
 
 
 def _watch(portal: _Portal) -> None:

@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Final, final
 
+from attrs import frozen
+
 from queryablestate.sql.catalog_tables import SERVER_VERSION
 from queryablestate.sql.protocol.refusals import SQLError
 from queryablestate.sql.statements import Statement
@@ -109,14 +111,27 @@ _DURATION: Final = re.compile(
 _IGNORED: Final = frozenset({"transaction", "constraints", "session", "role"})
 
 
+_SAVEPOINT_COUNT_MAX: Final = 100
+
+
+@final
+@frozen
+class _Savepoint:
+    """The settings as they were when it was made."""
+
+    name: str
+    values: dict[str, str]
+    after_commit: dict[str, str]
+
+
 @final
 class SessionSettings:
     """
     The settings of one session.
 
-    A transaction that is rolled back brings back what it has set, and each brings back
-    what it has set for itself alone (SET LOCAL): else a pool would hand the one's
-    search_path to the other.
+    A transaction that is rolled back, also to a savepoint, brings back what it has set,
+    and each brings back what it has set for itself alone (SET LOCAL): else a pool would
+    hand the one's search_path to the other.
 
     Args:
         user: The name that was given.
@@ -141,6 +156,7 @@ class SessionSettings:
         self._start["search_path"] = database
         self.values = dict(self._start)
         self._after_commit: dict[str, str] = {}
+        self._savepoints: list[_Savepoint] = []
         for name, value in (
             *given.items(),
             *_options(given.get("options", "")).items(),
@@ -180,7 +196,33 @@ class SessionSettings:
         if self._after_rollback is not None and not commits:
             self._after_commit = self._after_rollback
         self._after_rollback = None
+        self._savepoints.clear()
         self.values = dict(self._after_commit)
+
+    def keep(self, savepoint: str) -> None:
+        """Keep the settings as they are, for `bring_back`."""
+        # JDBC makes one before each statement, and releases none: the first are let go.
+        del self._savepoints[: 1 - _SAVEPOINT_COUNT_MAX]
+        self._savepoints.append(
+            _Savepoint(savepoint, dict(self.values), dict(self._after_commit))
+        )
+
+    def bring_back(self, savepoint: str) -> None:
+        """Bring back the settings as they were at a savepoint, which stays."""
+        for place in reversed(range(len(self._savepoints))):
+            made = self._savepoints[place]
+            if made.name == savepoint:
+                del self._savepoints[place + 1 :]
+                self.values = dict(made.values)
+                self._after_commit = dict(made.after_commit)
+                return
+
+    def release(self, savepoint: str) -> None:
+        """Forget a savepoint, and those after it."""
+        for place in reversed(range(len(self._savepoints))):
+            if self._savepoints[place].name == savepoint:
+                del self._savepoints[place:]
+                return
 
     def put(self, name: str, value: str, *, is_local: bool = False) -> None:
         """

@@ -1718,6 +1718,31 @@ class TestSessionsOfAPool:
             ["BEGIN", "SET search_path TO other", "SELECT nothing", "COMMIT"],
             ["BEGIN", "SET search_path TO other", "RESET search_path", "COMMIT"],
             ["SET LOCAL search_path TO other; SELECT 1"],
+            [
+                "BEGIN",
+                "SAVEPOINT a",
+                "SET search_path TO other",
+                "ROLLBACK TO SAVEPOINT a",
+                "COMMIT",
+            ],
+            [
+                "BEGIN",
+                "SAVEPOINT a",
+                "SAVEPOINT b",
+                "SET search_path TO other",
+                "RELEASE SAVEPOINT b",
+                "ROLLBACK TO a",
+                "COMMIT",
+            ],
+            [
+                "BEGIN",
+                *["SAVEPOINT a"] * 200,
+                "SET search_path TO other",
+                "SELECT nothing",
+                "ROLLBACK TO a",
+                "SET LOCAL search_path TO third",
+                "COMMIT",
+            ],
         ],
     )
     def test_a_setting_ends_with_its_user(
@@ -1741,6 +1766,23 @@ class TestSessionsOfAPool:
                 "COMMIT",
             ],
             ["SET search_path TO other", "BEGIN", "RESET ALL", "ROLLBACK"],
+            [
+                "BEGIN",
+                "SET search_path TO other",
+                "SAVEPOINT a",
+                "SET search_path TO third",
+                "ROLLBACK TO A",
+                "RELEASE a",
+                "COMMIT",
+            ],
+            [
+                "BEGIN",
+                "SAVEPOINT a",
+                "SET search_path TO other",
+                "RELEASE a",
+                "ROLLBACK TO a",
+                "COMMIT",
+            ],
         ],
     )
     def test_a_setting_stays_until_then(
