@@ -98,9 +98,13 @@ def bundled(
     path = f"{paths.bundles}/{name}"
     bundle, referring = refer(operations, paths, name=name)
     _collect_own(session, paths, transact, under_way)
-    under_way.add(name)
+    under_way.add(name)  # before it is there: another thread must not collect it
     try:
         _create(session, paths, path, bundle)
+    except NameServiceError:
+        under_way.discard(name)  # should it be there, or come, nothing will refer to it
+        raise
+    try:
         yield referring
     except (DidNotHappenError, StaleEpochError):
         # Whatever else went wrong, the references may have been written, or be yet.

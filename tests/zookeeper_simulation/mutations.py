@@ -71,6 +71,15 @@ STORE_MUTATIONS: Final = (
         module="haservices.zookeeper.bundles",
         before="    except (DidNotHappenError, StaleEpochError):",
         after="    except NameServiceError:",
+        seed=92,
+    ),
+    Mutation(
+        name="unused-bundle-left",
+        rule="L3: a bundle that may be there, and that nothing refers to, goes",
+        module="haservices.zookeeper.bundles",
+        before="under_way.discard(name)  # should it be there",
+        after="pass  # should it be there",
+        seed=23,
     ),
     Mutation(
         name="cleanup-deletes-bundles-blindly",
@@ -78,7 +87,7 @@ STORE_MUTATIONS: Final = (
         module="haservices.zookeeper.bundles",
         before="transact([*unchanged, DeleteNode(",
         after="transact([DeleteNode(",
-        seed=40,
+        seed=56,
     ),
     Mutation(
         name="bundles-not-made-again",
@@ -107,6 +116,6 @@ STORE_MUTATIONS: Final = (
         module="haservices.zookeeper.store_turns",
         before="            claimed.isdisjoint(earlier)",
         after="            earlier is not None",
-        seed=320,
+        seed=323,
     ),
 )

@@ -79,12 +79,14 @@ class _Asked:
         answer: Completed once it is answered.
         result: What came of it, if it was done.
         error: Why it was not done.
+        shown: What the server showed then.
     """
 
     do: Callable[[], Any]
     answer: Future[Any]
     result: Any = None
     error: Exception | None = None
+    shown: int = 0
 
 
 @final
@@ -244,6 +246,12 @@ class _Holder:
         """Have *request* done, and wait until it is."""
         process = self._process
         asked = (request, process.world.attempt)
+        bundles = f"{process.world.paths.bundles}/"
+        process.referred.update(
+            operation.path.removeprefix(bundles)
+            for operation in request.operations
+            if isinstance(operation, CheckNode) and operation.path.startswith(bundles)
+        )
 
         def send() -> None:
             self._waiting.append(asked)
@@ -328,6 +336,7 @@ class Process:
 
     Attributes:
         told: The leadership that it believes in, or None.
+        referred: The bundles that its commits have referred to.
         loop_calls: What its loop is still to do, in order.
         store: The shipped driver.
         own: What the driver knows of its own commits.
@@ -337,10 +346,12 @@ class Process:
         self.world: Final = world
         self.index: Final = index
         self.told: LeaderSession | None = None
+        self.referred: set[str] = set()
         self.loop_calls: deque[Callable[[], None]] = deque()
         self._sent: deque[_Asked] = deque()
         self._done: deque[_Asked] = deque()
         self._shown = 0
+        self._seen = 0
         connection = _Connection(self)
         session: Any = SimpleNamespace(
             connection=connection,
@@ -379,6 +390,9 @@ class Process:
             except DidNotHappenError:
                 continue
         self._sent.clear()
+        # The next server is no older than what we were answered with; it may be older
+        # than what was done for us, and not answered.
+        self._shown = self._seen
         for answer in lost:
             answer.set_exception(MayHaveHappenedError("the connection was lost"))
 
@@ -387,6 +401,7 @@ class Process:
 
     def _answer(self) -> None:
         asked = self._done.popleft()
+        self._seen = asked.shown
         if asked.error is None:
             asked.answer.set_result(asked.result)
         else:
@@ -398,6 +413,7 @@ class Process:
             asked.result = asked.do()
         except DidNotHappenError as error:
             asked.error = error
+        asked.shown = self._shown
         self._done.append(asked)
 
     # -- requests ----------------------------------------------------------------------
@@ -411,9 +427,11 @@ class Process:
     def transact(
         self, operations: Sequence[NodeOperation], attempt: Attempt | None
     ) -> None:
-        """Do *operations* at the server, which shows them from then on."""
-        self.world.transact(self, operations, attempt)
-        self.catch_up()
+        """Do *operations* at the server, which shows them from then on, or why not."""
+        try:
+            self.world.transact(self, operations, attempt)
+        finally:
+            self.catch_up()
 
     def catch_up(self) -> None:
         """Have the server that we are connected to show all there is."""
