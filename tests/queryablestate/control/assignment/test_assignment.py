@@ -114,7 +114,6 @@ MOVING = AssignmentRecord(
 )
 
 
-@pytest.mark.proves("S1")
 @pytest.mark.proves("S4")
 def test_fewer_key_groups_than_copies_are_on_another_node_all_the_same() -> None:
     """S4: one key group with two copies is on two nodes, not on one."""
@@ -128,6 +127,7 @@ def test_fewer_key_groups_than_copies_are_on_another_node_all_the_same() -> None
     assert assignment.node_count == 2
 
 
+@pytest.mark.proves("S1")
 def test_who_is_brought_rows() -> None:
     """S1: those that have a copy, and those that make one."""
     assert destinations(MOVING) == ((0, 2), (1, 0))
