@@ -22,6 +22,7 @@ be given a batch again, with the same id, and it is then the same to the last ro
 from __future__ import annotations
 
 import functools
+import itertools
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, final
 
 from attrs import define, evolve, frozen
@@ -94,6 +95,7 @@ PARALLELISM_MAX: Final = 32_768
 BATCH_COUNT_KEPT: Final = 3
 _PUBLISHING_QUERY: Final = ":operator-state"
 _ON_MISSING_STATE: Final = ("refuse", "begin")
+_start_numbers: Final = itertools.count(1)
 
 
 def run_operator(
@@ -208,10 +210,17 @@ class _Operator:
         publisher = self.publisher
         drawn = None if publisher is None else draw_at_start(publisher.draw_epoch)
         # What it remembers is its own: a run that was stopped may still be in a batch.
-        return functools.partial(evolve(self, last=None).run, drawn)
+        run = evolve(self, last=None).run
+        return functools.partial(run, drawn, next(_start_numbers))
 
     @through_spark
-    def run(self, drawn: DrawnEpoch | None, frame: DataFrame, batch_id: int) -> None:
+    def run(
+        self,
+        drawn: DrawnEpoch | None,
+        start_number: int,
+        frame: DataFrame,
+        batch_id: int,
+    ) -> None:
         """Run one micro-batch, or what there is of it already."""
         context = frame.sparkSession.sparkContext
         query_id = context.getLocalProperty(QUERY_ID_PROPERTY)
@@ -235,6 +244,7 @@ class _Operator:
             query_id=f"{query_id}{_PUBLISHING_QUERY}",
             run_id=run_id,
             drawn=drawn,
+            start_number=start_number,
         )
         if self.publisher is not None:
             self.publisher.begin(publishing_run)

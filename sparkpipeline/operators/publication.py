@@ -123,11 +123,13 @@ class PublishingRun:
         query_id: The query that owns the copy.
         run_id: The run of it.
         drawn: The epoch that was drawn when it was started, if one was.
+        start_number: Greater than that of each run which this process started before.
     """
 
     query_id: str
     run_id: str
     drawn: DrawnEpoch | None = field(default=None, eq=False, repr=False)
+    start_number: int = field(default=0, eq=False)
 
 
 @final

@@ -107,9 +107,18 @@ class OperatorStatePublisher:
         return draw_epoch(self._publication)
 
     def begin(self, run: PublishingRun) -> None:
-        """Have *run* born, before it has anything to publish.  Idempotent."""
+        """
+        Have *run* born, before it has anything to publish.  Idempotent.
+
+        Raises:
+            StaleWriterError: If one has begun that was started later.  A run that was
+                stopped may still be on its way to here.
+        """
         with self._changed:
-            if run != self._begun:
+            begun = self._begun
+            if begun is not None and run.start_number < begun.start_number:
+                raise _stale(run)
+            if run != begun:
                 self._begun = run
                 self._is_behind = False  # that was another one
                 self._put(run, None)
@@ -167,12 +176,13 @@ class OperatorStatePublisher:
                 return
             is_first = self._run != offer.run
             is_lasting = is_first and isinstance(error, LASTING_ERRORS)
-            # Whether the newest run is behind is not for a stopped one to say.
-            fails = is_required or is_lasting or self._is_stale(offer.run)
+            is_stale = self._is_stale(offer.run)
+            fails = is_required or is_lasting or is_stale
             if fails:
                 self._end(offer)  # it comes again with its batch
             is_behind_now = not self._is_behind
-            self._is_behind = True
+            # Whether the newest run is behind is not for a stopped one to say.
+            self._is_behind = self._is_behind or not is_stale
         if fails:
             raise error or DeadlineExceededError(
                 timeout_seconds,

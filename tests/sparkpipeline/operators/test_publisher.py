@@ -46,18 +46,22 @@ SPLIT = RedistributionMode.SPLIT_DISTRIBUTE
 TRY_SECONDS = WAIT_SECONDS / 2
 
 EMPTY = PublishedBatch(
-    run=PublishingRun(query_id="query", run_id="run"),
+    run=PublishingRun(query_id="query", run_id="run", start_number=9),
     batch_id=9,
     snapshots=[encode_snapshot({})],
 )
 
 
 def batch(
-    batch_id: int, *items: Any, run_id: str = "run", query_id: str = "query"
+    batch_id: int,
+    *items: Any,
+    run_id: str = "run",
+    query_id: str = "query",
+    start_number: int = 0,
 ) -> PublishedBatch:
     """Return a batch that left *items* in one subtask."""
     return PublishedBatch(
-        run=PublishingRun(query_id=query_id, run_id=run_id),
+        run=PublishingRun(query_id=query_id, run_id=run_id, start_number=start_number),
         batch_id=batch_id,
         snapshots=[encode_snapshot({"offsets": (SPLIT, list(items))})],
     )
@@ -331,6 +335,44 @@ class TestPublisher:
             again = publisher.offer(batch(5, "newer", run_id="newer"))
             wait_until(lambda: again.is_over)
             assert client.operator_state("job", "offsets").items == ((0, "newer"),)
+
+    @pytest.mark.proves("W1", "O5")
+    def test_a_stopped_run_that_begins_late_is_not_the_newer_one(
+        self, config: HAConfig, publishers: Publishers
+    ) -> None:
+        """
+        W1, O5: it was stopped before its first batch had got as far as to begin.
+
+        It was taken for the newest one then, and the run that was started after it
+        failed with its batch.
+        """
+        publisher = publishers.make(wait_seconds=WAIT_SECONDS)
+        newer = batch(5, "newer", run_id="newer", start_number=2)
+        publisher.begin(newer.run)
+        stopped = batch(5, "stopped", run_id="stopped", start_number=1)
+        with pytest.raises(StaleWriterError):
+            publisher.begin(stopped.run)
+        with nodes(config) as client:
+            publisher.wait(publisher.offer(newer))
+            assert client.operator_state("job", "offsets").items == ((0, "newer"),)
+
+    @pytest.mark.proves("O5")
+    def test_a_stopped_run_does_not_say_that_the_newer_one_is_behind(
+        self, config: HAConfig, publishers: Publishers
+    ) -> None:
+        """O5: the batch of the newer one did not wait, as if one had been in vain."""
+        publisher = publishers.make(wait_seconds=WAIT_SECONDS)
+        publisher.begin(batch(4, run_id="stopped").run)
+        early = publisher.offer(batch(4, run_id="stopped"))
+        newer = batch(5, "newer", run_id="newer")
+        publisher.begin(newer.run)
+        with pytest.raises(StaleWriterError):
+            publisher.wait(early)
+        with nodes(config):
+            offer = publisher.offer(newer)
+            publisher.wait(offer)
+            assert offer.is_over
+            assert offer.error is None
 
     @pytest.mark.proves("W1", "O5")
     def test_a_driver_that_slept_fences_no_run_of_another(
