@@ -33,14 +33,17 @@ from queryablestate.wire.node_messages import (
     NodeRefused,
     NodeRegistered,
 )
+from queryablestate.wire.operation_messages import ForgetJob, JobForgotten
 from queryablestate.wire.questions import Refusal
 from queryablestate.wire.refusals import NOT_LEADER
 from tests.queryablestate.control_plane import (
+    APP,
     DRIVER,
     LINK_A,
     LINK_B,
     OPERATOR,
     SECOND,
+    SESSION,
     TIMEOUT_NS,
     WALL_US,
     Plane,
@@ -78,7 +81,7 @@ class Proxy:
         ready_count: How often a leadership was loaded.
     """
 
-    def __init__(self, store: FakeStore) -> None:
+    def __init__(self, store: FakeStore, *, direct_lease_ns: int = 0) -> None:
         self.store = store
         self.election = FakeElection()
         self.clock = ManualClock()
@@ -97,7 +100,7 @@ class Proxy:
             waiting_count_max=5,
             limits=ControlLimits(job_count_max=2),
             direct_reads=False,
-            direct_lease_ns=0,
+            direct_lease_ns=direct_lease_ns,
             clock=self.clock,
             call=self._call,
             send=self._send,
@@ -141,7 +144,7 @@ class Proxy:
 
     def ask(
         self,
-        request: DrawTicket | BindRun | CommitBatch,
+        request: DrawTicket | BindRun | CommitBatch | ForgetJob,
         *,
         link: LinkId = DRIVER,
     ) -> None:
@@ -574,6 +577,60 @@ class TestStoreInDoubt:
         proxy.run(2)
         assert proxy.control.leader_epoch == 8
         assert proxy.not_led(5)
+
+
+class TestHeldAnswers:
+    """An answer that is true from some time on outlasts the core, and no leadership."""
+
+    @pytest.fixture
+    def forgetting(self, store: FakeStore) -> Iterator[Proxy]:
+        """A proxy that has forgotten a job which clients of nodes may still read."""
+        proxy = Proxy(store, direct_lease_ns=SECOND)
+        proxy.lead()
+        proxy.ask(ForgetJob(request_id=9, session=SESSION, job_id=APP))
+        proxy.run()  # it is written down, and the core is thrown away
+        assert not proxy.control.leads
+        proxy.run()
+        assert proxy.control.leads
+        assert proxy.answers() == []
+        assert proxy.control.waiting_count == 1
+        yield proxy
+        proxy.control.close()
+
+    @pytest.mark.proves("D5")
+    def test_it_is_told_when_its_time_has_come(self, forgetting: Proxy) -> None:
+        """D5: and once."""
+        due_ns = forgetting.clock.now_ns() + SECOND
+        deadline_ns = forgetting.control.next_deadline_ns(is_anybody_parked=False)
+        assert deadline_ns is not None
+        assert deadline_ns <= due_ns
+        for count in (0, 1, 0):
+            forgetting.control.advance(now_ns=forgetting.clock.now_ns())
+            answers = forgetting.answers()
+            assert [type(one) for one in answers] == [JobForgotten] * count
+            forgetting.clock.advance(SECOND)
+        assert forgetting.control.waiting_count == 0
+
+    @pytest.mark.proves("Q3")
+    def test_who_waits_when_the_leadership_ends_asks_elsewhere(
+        self, forgetting: Proxy
+    ) -> None:
+        """Q3: at once; another leader may know of readers that this one does not."""
+        forgetting.control.stop()
+        assert forgetting.not_led(9)
+        assert forgetting.control.waiting_count == 0
+        forgetting.lead(8)
+        forgetting.clock.advance(SECOND)
+        forgetting.control.advance(now_ns=forgetting.clock.now_ns())
+        assert forgetting.answers() == []
+
+    def test_who_left_is_told_nothing(self, forgetting: Proxy) -> None:
+        """And takes no place any more."""
+        forgetting.control.link_closed(DRIVER)
+        assert forgetting.control.waiting_count == 0
+        forgetting.clock.advance(SECOND)
+        forgetting.control.advance(now_ns=forgetting.clock.now_ns())
+        assert forgetting.answers() == []
 
 
 RUN = WriterRun(query_id="q", run_id="r", on_new_query="refuse", born_epoch=1)
