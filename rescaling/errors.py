@@ -169,16 +169,28 @@ class LogRecordError(OperatorStateError):
         path: The file.
         offset: The byte where the line begins.
         detail: What is wrong with it.
+        is_unended: Whether it is that its end was not found, so that it cannot be left
+            out.
     """
 
-    def __init__(self, path: str, offset: int, detail: str) -> None:
-        super().__init__(path, offset, detail)
+    def __init__(
+        self,
+        path: str,
+        offset: int,
+        detail: str,
+        is_unended: bool = False,  # noqa: FBT001, FBT002 (so that it can be pickled)
+    ) -> None:
+        super().__init__(path, offset, detail, is_unended)
         self.path = path
         self.offset = offset
         self.detail = detail
+        self.is_unended = is_unended
 
     def __str__(self) -> str:
+        option = '.option("bad_records", "skip")'
+        if self.is_unended:
+            option = '.option("bytes_per_partition_max", ...), above its length'
         return (
             f"{self.path}: the line at byte {self.offset} is no record: {self.detail}. "
-            'Read on with .option("bad_records", "skip")'
+            f"Read on with {option}"
         )

@@ -101,9 +101,8 @@ def find_end(
                 return at + found + 1
             at = chunk_end
         if at - begin > line_size_bytes_max:
-            raise LogRecordError(
-                str(path), begin, f"it is longer than {line_size_bytes_max:,} bytes"
-            )
+            detail = f"it is longer than {line_size_bytes_max:,} bytes"
+            raise LogRecordError(str(path), begin, detail, is_unended=True)
         return begin
 
 

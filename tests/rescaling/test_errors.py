@@ -59,6 +59,13 @@ EXAMPLES = [
             '.option("bad_records", "skip")'
         ),
     ),
+    (
+        LogRecordError("a.jsonl", 7, "it is longer than 9 bytes", is_unended=True),
+        (
+            "a.jsonl: the line at byte 7 is no record: it is longer than 9 bytes. Read "
+            'on with .option("bytes_per_partition_max", ...), above its length'
+        ),
+    ),
 ]
 
 
