@@ -201,7 +201,7 @@ class SessionSettings:
 
     def keep(self, savepoint: str) -> None:
         """Keep the settings as they are, for `bring_back`."""
-        # JDBC makes one before each statement, and releases none: the first are let go.
+        # JDBC makes one before each statement, and releases none: the first ones go.
         del self._savepoints[: 1 - _SAVEPOINT_COUNT_MAX]
         self._savepoints.append(
             _Savepoint(savepoint, dict(self.values), dict(self._after_commit))
