@@ -25,6 +25,7 @@ from starlette.requests import ClientDisconnect
 from nameservice import SystemClock, get_logger
 from nameservice.observation import Latencies
 from queryablestate.gateway.headers import HTTPS_HEADERS, SECURITY_HEADERS
+from queryablestate.gateway.hosts import foreign_host, host_of
 from queryablestate.gateway.http_protocol import ABORT, IS_GONE, WHEN_GONE
 from queryablestate.gateway.problems import (
     GatewayError,
@@ -96,6 +97,9 @@ class Boundary:
         self._log = get_logger(component="gateway")
         https = HTTPS_HEADERS if config.uses_https else {}
         self._headers: _Headers = _encoded({**SECURITY_HEADERS, **https})
+        self._own_hosts: frozenset[str] | None = None
+        if config.endpoint.is_loopback:
+            self._own_hosts = frozenset({host_of(config.advertised_url or "")})
         self.counts: dict[str, int] = {"received_bytes": 0, "sent_bytes": 0}
         self.latencies = Latencies()
         self.under_way = 0
@@ -162,6 +166,7 @@ class Boundary:
                 "a body has a length, or is sent in chunks; not both",
                 headers={"connection": "close"},
             )
+        self._check_host(scope)
         # Routes are found by parts that are still encoded: a key may hold a slash.
         scope["path"] = raw.decode("latin-1")
         scope["root_path"] = ""
@@ -176,6 +181,21 @@ class Boundary:
                 f"{self._config.request_count_max:,} requests are answered now",
                 retry_after_seconds=_BUSY_SECONDS,
             )
+
+    def _check_host(self, scope: Scope) -> None:
+        """Refuse what a page of the web has this machine's browser ask."""
+        if self._own_hosts is None:
+            return
+        for name, value in scope["headers"]:
+            if name != b"host":
+                continue
+            host = foreign_host(value.decode("latin-1"), self._own_hosts)
+            if host is not None:
+                raise GatewayError(
+                    "wrong-host",
+                    f"it is for this machine alone, and was asked as {host[:253]}: if "
+                    "that is how others reach it, start it with --advertised-url",
+                )
 
     def _problem(self, error: Exception) -> Problem:
         if isinstance(error, HTTPException):  # of starlette's router

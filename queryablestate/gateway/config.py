@@ -49,7 +49,8 @@ class GatewayConfig:
     Attributes:
         bind: Where it listens: ``HOST:PORT``; port 0 takes any free one, ``*`` is every
             interface.
-        advertised_url: How others reach it, if not by *bind*: it is announced.
+        advertised_url: How others reach it, if not by *bind*: it is announced, and on
+            loopback no other name of the web is answered.
         certificate_file: The chain of certificates for HTTPS, in PEM.
         certificate_key_file: The key of the first one.
         is_insecure_allowed: Whether others than this machine may be served without

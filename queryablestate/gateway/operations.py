@@ -22,7 +22,7 @@ _STATE: Final = "/v1/jobs/{job}/states/{state}"
 _KEY: Final = f"{_STATE}/keys/{{key}}"
 _EVENT_STREAM: Final = "text/event-stream"
 
-_READING: Final = (400, 401, 403, 404, 406, 408, 429, 431, 500, 502, 503, 504)
+_READING: Final = (400, 401, 403, 404, 406, 408, 421, 429, 431, 500, 502, 503, 504)
 
 
 @final

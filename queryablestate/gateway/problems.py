@@ -66,6 +66,7 @@ PROBLEMS: Final[Mapping[str, tuple[int, str]]] = {
     "too-slow": (408, "The request did not come in time"),
     "too-large": (413, "The request is too large"),
     "wrong-content": (415, "The body has another form than it says"),
+    "wrong-host": (421, "The gateway is not reached by this name"),
     "large-head": (431, "Path or headers are too large"),
     "rate-limited": (429, "This is asked too often"),
     "too-many-watches": (429, "This caller watches or reads too much at once"),

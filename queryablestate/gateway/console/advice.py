@@ -25,6 +25,8 @@ ADVICE: Final[Mapping[str, str]] = {
     "wrong-method": "Go back, and use the form on the page.",
     "too-slow": "Ask again; if it stays so, look at the network.",
     "too-large": "Ask for less at once.",
+    "wrong-host": "Ask by the address of this machine, or have who runs the gateway "
+    "tell it its name.",
     "rate-limited": "Wait a moment, and ask again.",
     "too-many-watches": "Close other pages that watch, and ask again.",
     "failed": "Tell who runs the gateway; its log says more.",
