@@ -109,8 +109,6 @@ _DURATION: Final = re.compile(
     rf"(\d{{1,20}}(?:\.\d{{0,20}})?)\s*({'|'.join(_SECONDS_OF)})?", re.ASCII
 )
 _IGNORED: Final = frozenset({"transaction", "constraints", "session", "role"})
-
-
 _SAVEPOINT_COUNT_MAX: Final = 100
 
 
