@@ -429,7 +429,7 @@ class ProxyControl:
         self._send(link, Refusal(request_id=request_id, code=NOT_LEADER))
 
     def _note_answered(self, link: LinkId, request_id: int) -> None:
-        """Take note that a request waits no more: its answer is known."""
+        """Count a request as answered: its answer is known."""
         request_ids = self._waiting.get(link)
         if request_ids is not None and request_id in request_ids:
             self._waiting_count -= 1

@@ -326,7 +326,7 @@ class _VirtualCondition:
         return self._world.wait(is_so)
 
     def notify_all(self) -> None:
-        """Whoever waits looks anyway."""
+        """Do nothing: the scheduler looks at every waiting thread before each step."""
 
 
 @final
