@@ -50,6 +50,11 @@ class Call:
     """
     Asks the one that leads, until the answer is there or time is up.
 
+    It asks again sooner than the shipped client, which does so only when its connection
+    has closed, and takes no notice of what it was answered before: so proxies hear
+    everything twice.  But where each answer takes longer than its patience, no answer
+    would ever do.  The last that it took no notice of is taken when time is up.
+
     Args:
         world: Where it happens.
         link: The connection of the process that asks.
@@ -79,6 +84,7 @@ class Call:
         self._is_alive = is_alive
         self._arrives = arrives
         self._attempt = 0
+        self._late: Struct | None = None
         self._is_over = False
         self._try()
 
@@ -87,6 +93,9 @@ class Call:
         if self._is_over or not self._is_alive():
             return
         left_ns = self._deadline_ns - world.timeline.now_ns
+        if left_ns <= 0 and self._late is not None:
+            self._finish(self._late)
+            return
         if left_ns <= 0:
             waited_seconds = world.rng.random()
             self._finish(DeadlineExceededError(waited_seconds))
@@ -119,7 +128,11 @@ class Call:
             self._try()
 
     def _replied(self, attempt: int, message: Struct) -> None:
-        if self._is_over or attempt != self._attempt or not self._is_alive():
+        if self._is_over or not self._is_alive():
+            return
+        if attempt != self._attempt:
+            if not isinstance(message, Refusal):
+                self._late = message
             return
         if not isinstance(message, Refusal):
             self._finish(message)
