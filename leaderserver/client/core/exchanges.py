@@ -23,7 +23,7 @@ from collections import OrderedDict
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, TypeAlias, final
 
-from attrs import Factory, define
+from attrs import Factory, define, field
 
 from leaderserver.messages import BATCH_COUNT_MAX
 
@@ -140,6 +140,7 @@ class Exchange:
         numbers: Under which numbers it was sent in this session, newest last.
         was_sent: Whether it ever was.
         order: Its place among those that are due at once.
+        stream: What it takes turns with.
     """
 
     key: ExchangeKey
@@ -157,6 +158,11 @@ class Exchange:
     order: int = 0
     message: _Message | None = None
     retry_ns_first: int = 0
+    stream: Stream = field(init=False)
+
+    @stream.default
+    def _default_stream(self) -> Stream:
+        return stream_of(self.key[0])
 
 
 _Entry: TypeAlias = tuple[int, int, int, Exchange]
@@ -209,7 +215,7 @@ class Exchanges:
         exchange = self._exchanges.pop(key, None)
         if exchange is not None:
             self._leave_message(exchange)
-            self._ready[stream_of(key[0])].pop(key, None)
+            self._ready[exchange.stream].pop(key, None)
             self._parked.pop(key, None)
             for number in exchange.numbers:
                 self._forget(number)
@@ -222,7 +228,7 @@ class Exchanges:
     def set_due(self, exchange: Exchange, due_ns: int | None) -> None:
         """Send *exchange* next at *due_ns*, or not again if that is None."""
         exchange.due_ns = due_ns
-        self._ready[stream_of(exchange.key[0])].pop(exchange.key, None)
+        self._ready[exchange.stream].pop(exchange.key, None)
         if due_ns is not None:
             self._push(self._due, due_ns, exchange)
 
@@ -289,11 +295,11 @@ class Exchanges:
                 exchange.batch_count_max = max(
                     1, exchange.batch_count_max // _BATCH_DIVISOR
                 )
-            self._ready[stream_of(exchange.key[0])][exchange.key] = exchange
+            self._ready[exchange.stream][exchange.key] = exchange
 
     def sent(self, exchanges: Sequence[Exchange], number: int, *, now_ns: int) -> None:
         """Record that *exchanges* were sent in one message under *number*."""
-        stream = stream_of(exchanges[0].key[0])
+        stream = exchanges[0].stream
         message = _Message(
             stream=stream,
             exchanges=tuple(exchanges),
@@ -389,7 +395,7 @@ class Exchanges:
         return (
             exchange.due_ns == due_ns
             and self._exchanges.get(exchange.key) is exchange
-            and exchange.key not in self._ready[stream_of(exchange.key[0])]
+            and exchange.key not in self._ready[exchange.stream]
         )
 
     def _leave_message(self, exchange: Exchange) -> None:
