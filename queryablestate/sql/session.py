@@ -482,7 +482,7 @@ def _watch(portal: _Portal) -> None:
 
 async def _expire(portal: _Portal, answer: Answer) -> None:
     """Give the worker of a portal back that is not asked for more rows in time."""
-    await asyncio.sleep(max(0.0, answer.until - asyncio.get_running_loop().time()))
+    await asyncio.sleep(max(0.0, answer.due - asyncio.get_running_loop().time()))
     portal.is_expired = True
     portal.expiry = None  # from here on there is nothing to cancel
     portal.rows.clear()

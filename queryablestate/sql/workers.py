@@ -47,15 +47,14 @@ class Answer:
     Attributes:
         columns: Names, and types as the engine has them.
         parameters: The types of the parameters.
-        until: When the job has ended for sure, as the loop's clock tells it.
+        due: When its time is over, as the loop's clock tells it.
     """
 
     def __init__(self, process: _Process, job: Job) -> None:
         self._process = process
         self._number = job.number
         self._is_over = False
-        loop = asyncio.get_running_loop()
-        self.until = loop.time() + job.timeout_seconds + _GRACE_SECONDS
+        self.due = asyncio.get_running_loop().time() + job.timeout_seconds
         self.columns: Sequence[tuple[str, str]] = ()
         self.parameters: Sequence[int] = ()
 
@@ -90,7 +89,7 @@ class Answer:
     async def _next(self) -> FromWorker:
         while True:
             try:
-                async with asyncio.timeout_at(self.until):
+                async with asyncio.timeout_at(self.due + _GRACE_SECONDS):
                     frame = await self._process.receive()
             except TimeoutError:
                 # It keeps its time itself, unless something is wrong with it.
