@@ -22,7 +22,7 @@ import operator
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime
 from decimal import Context, Decimal, Inexact, InvalidOperation
 from typing import Any, Final, assert_never, final
 
@@ -39,6 +39,13 @@ from queryablestate.schema.schema import (
     MapType,
     StructType,
 )
+from queryablestate.schema.times import (
+    YearError,
+    date_of,
+    days_of,
+    microseconds_of,
+    moment_of,
+)
 
 
 __all__ = [
@@ -49,11 +56,8 @@ __all__ = [
     "KeyColumn",
     "KeyColumns",
     "MisfitError",
-    "YearError",
-    "date_of",
     "escaped",
     "key_column",
-    "moment_of",
     "reason_of",
 ]
 
@@ -62,11 +66,6 @@ COLUMN_PRESENT: Final = b"\x01"
 # What ends a string: no byte of one follows, since 00 itself is written as 00 01.
 COLUMN_END: Final = b"\x00\x00"
 
-_DAY_OF_EPOCH: Final = date(1970, 1, 1).toordinal()
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_EPOCH_NTZ: Final = _EPOCH.replace(tzinfo=None)
-_MICROSECOND: Final = timedelta(microseconds=1)
-
 _INT_LE: Final = struct.Struct("<i")
 _LONG_LE: Final = struct.Struct("<q")
 _FLOAT: Final = struct.Struct(">f")
@@ -74,36 +73,6 @@ _FLOAT: Final = struct.Struct(">f")
 
 class MisfitError(Exception):
     """A value does not fit its column; `KeyCodec` makes a `WrongKeyTypeError` of it."""
-
-
-class YearError(ValueError):
-    """
-    A date, or a moment, lies in a year that Python has not, and Spark has.
-
-    It is no fault of the peer: `reason_of` has another word for it.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(
-            "it holds a date before year 1 or after year 9999, for which Python has no "
-            "value: read it as a table, as Parquet or with SQL"
-        )
-
-
-def date_of(days: int) -> date:
-    """Return the date that is *days* after 1970-01-01, or raise `YearError`."""
-    try:
-        return date.fromordinal(days + _DAY_OF_EPOCH)
-    except (OverflowError, ValueError):
-        raise YearError from None
-
-
-def moment_of(epoch: datetime, microseconds: int) -> datetime:
-    """Return the moment that is *microseconds* after *epoch*, or raise `YearError`."""
-    try:
-        return epoch + timedelta(microseconds=microseconds)
-    except OverflowError:
-        raise YearError from None
 
 
 def reason_of(error: Exception) -> str:
@@ -236,7 +205,7 @@ class _DateColumn(_NumberColumn):
     def _to_stored(self, value: object) -> int:
         if isinstance(value, datetime) or not isinstance(value, date):
             raise self._misfit("a date", value)
-        return value.toordinal() - _DAY_OF_EPOCH
+        return days_of(value)
 
     def _to_value(self, stored: int) -> date:
         return date_of(stored)
@@ -249,7 +218,6 @@ class _DateColumn(_NumberColumn):
 class _TimestampColumn(_NumberColumn):
     def __init__(self, name: str, *, is_aware: bool) -> None:
         super().__init__(name, "timestamp" if is_aware else "timestamp_ntz", 8)
-        self._epoch = _EPOCH if is_aware else _EPOCH_NTZ
         self._is_aware = is_aware
 
     def _to_stored(self, value: object) -> int:
@@ -260,14 +228,12 @@ class _TimestampColumn(_NumberColumn):
             if (value.utcoffset() is not None) is not self._is_aware:
                 other = "a naive" if self._is_aware else "an aware"
                 raise MisfitError(f"{self._name} takes {wanted}, not {other} one")
-            number = (value - self._epoch) // _MICROSECOND
-            self._to_value(number)  # beyond year 1 or 9999 in UTC?
+            return microseconds_of(value, is_aware=self._is_aware)
         except (OverflowError, TypeError, ValueError):  # pandas.NaT is a datetime
             raise self._out_of_range(wanted) from None
-        return number
 
     def _to_value(self, stored: int) -> datetime:
-        return moment_of(self._epoch, stored)
+        return moment_of(stored, is_aware=self._is_aware)
 
     def _to_plain(self, stored: int) -> int:
         return stored

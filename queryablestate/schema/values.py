@@ -22,8 +22,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from decimal import Decimal
+from functools import partial
 from operator import attrgetter
 from typing import Any, Final, TypeAlias, assert_never, final
 
@@ -34,9 +34,7 @@ from nameservice import LocalProtocolError, RemoteProtocolError
 from queryablestate.schema.key_columns import (
     KeyColumn,
     MisfitError,
-    date_of,
     key_column,
-    moment_of,
     reason_of,
 )
 from queryablestate.schema.schema import (
@@ -50,15 +48,13 @@ from queryablestate.schema.schema import (
     StructType,
     fields_text,
 )
+from queryablestate.schema.times import date_of, moment_of
 
 
 __all__ = ["ValueCodec", "ValueColumns"]
 
 # From the form that is stored to the value that comes back, or the other way.
 _Convert: TypeAlias = Callable[[Any], Any]
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_EPOCH_NTZ: Final = _EPOCH.replace(tzinfo=None)
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
 # Text that is no UTF-8, and dates beyond Python's, are none of msgspec's errors.
@@ -323,9 +319,9 @@ def _loading(data_type: DataType, *, is_plain: bool = False) -> _Convert | None:
         case AtomicType.DATE:
             return date_of
         case AtomicType.TIMESTAMP:
-            return _load_timestamp
+            return partial(moment_of, is_aware=True)
         case AtomicType.TIMESTAMP_NTZ:
-            return _load_timestamp_ntz
+            return partial(moment_of, is_aware=False)
         case AtomicType() | CollatedStringType() | DecimalType():
             return None
         case StructType(fields=fields):
@@ -390,14 +386,6 @@ def _null_safe(load: _Convert | None) -> _Convert:
 
 def _unchanged(stored: Any) -> Any:
     return stored
-
-
-def _load_timestamp(microseconds: int) -> datetime:
-    return moment_of(_EPOCH, microseconds)
-
-
-def _load_timestamp_ntz(microseconds: int) -> datetime:
-    return moment_of(_EPOCH_NTZ, microseconds)
 
 
 # --- Writing ----------------------------------------------------------------------
