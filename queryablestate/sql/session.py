@@ -368,6 +368,7 @@ class Session:
                 process_id=self._process_id,
             ),
             timeout_seconds=settings.timeout_seconds,
+            held_count=sum(_has_place(portal) for portal in self._talk.portals),
             is_description=is_description,
         )
 
@@ -472,6 +473,11 @@ class Session:
 
 def _savepoint(statement: Statement) -> str:
     return statement.words[-1].lower()[:_NAME_LENGTH_MAX]
+
+
+def _has_place(portal: _Portal) -> bool:
+    """Return whether a worker waits for the tool to fetch the rows of *portal*."""
+    return portal.answer is not None and not portal.is_expired
 
 
 def _watch(portal: _Portal) -> None:

@@ -24,11 +24,14 @@ class Turns:
     Args:
         place_count: How many statements run at once.
         waiting_count_max: How many of one caller may wait.
+
+    Attributes:
+        caller_count_max: How many of one caller run at once.
     """
 
     def __init__(self, place_count: int, *, waiting_count_max: int = 20) -> None:
         self._free_count = place_count
-        self._caller_count_max = max(1, place_count - 1)
+        self.caller_count_max = max(1, place_count - 1)
         self._waiting_count_max = waiting_count_max
         self._running: Counter[str] = Counter()
         self._waiting: OrderedDict[str, deque[Any]] = OrderedDict()
@@ -71,7 +74,7 @@ class Turns:
                 (
                     caller
                     for caller in self._waiting
-                    if self._running[caller] < self._caller_count_max
+                    if self._running[caller] < self.caller_count_max
                 ),
                 None,
             )

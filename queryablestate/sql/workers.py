@@ -248,6 +248,7 @@ class Workers:
         result_formats: Sequence[int],
         session: SessionFacts,
         timeout_seconds: float,
+        held_count: int = 0,
         is_description: bool = False,
     ) -> AsyncIterator[Answer]:
         """
@@ -261,11 +262,21 @@ class Workers:
             result_formats: As in a `Bind`.
             session: Whose it is.
             timeout_seconds: How long it may take in all, without waiting for its turn.
+            held_count: How many places are held by the one that asks, who gives none of
+                them back while it waits.
             is_description: Whether only its columns are wanted.
 
         Raises:
             SQLError: If too many wait, or the query fails.
         """
+        if held_count >= self._turns.caller_count_max:
+            raise SQLError(
+                "53300",
+                "rows of another statement of this session wait to be fetched, and no "
+                f"more than {held_count} may run at once",
+                "fetch all of them first, or close that statement, or start "
+                "'lodestar sql' with a larger --worker-count",
+            )
         await self._wait(caller, timeout_seconds)
         try:
             process = await self._take()

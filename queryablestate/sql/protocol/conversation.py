@@ -13,7 +13,7 @@ in a transaction has every statement refused up to its end.  Both are decided he
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, TypeAlias, final
 
 from attrs import field, frozen
@@ -186,6 +186,11 @@ class Conversation:
     def feed(self, data: bytes) -> None:
         """Take what was received."""
         self._buffer += data
+
+    @property
+    def portals(self) -> Collection[Any]:
+        """Return those that the tool has bound, and not closed."""
+        return self._portals.values()
 
     @property
     def has_unread(self) -> bool:

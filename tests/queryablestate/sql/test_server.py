@@ -569,6 +569,48 @@ class TestLimits:
             assert running() == 1
         wait_until(lambda: running() == 0)
 
+    @pytest.mark.parametrize(
+        "question",
+        [
+            message(b"Q", b"SELECT count(*) FROM numbers\0"),
+            message(b"P", b"\0SELECT count(*) FROM numbers\0\0\0")
+            + message(b"D", b"S\0")
+            + message(b"S"),
+        ],
+        ids=["query", "description"],
+    )
+    def test_a_session_does_not_wait_for_its_own_portal(
+        self, served: Served, question: bytes
+    ) -> None:
+        """
+        A tool that reads rows by a fetch size, and asks something else meanwhile.
+
+        With the default of two workers a caller has one.  The second statement waited
+        for the end of the first until its time was over, and failed: "other statements
+        took too long".
+        """
+        config = SQLConfig(bind="127.0.0.1:0", worker_count=1)
+        with SQLServer(served.ha, config) as server:
+            host, _, port = server.address.rpartition(":")
+            with socket.create_connection((host, int(port))) as tool:
+                tool.settimeout(WAIT_SECONDS)
+                tool.sendall(startup(user="me", database="flights") + SUSPENDED)
+                answer = b""
+                while not answer.endswith(b"s\0\0\0\4Z\0\0\0\5T"):
+                    answer += tool.recv(65_536)
+                tool.sendall(question)
+                answer = b""
+                while not answer.endswith(b"Z\0\0\0\5E"):
+                    answer += tool.recv(65_536)
+                assert b"C53300\0" in answer
+                assert b"--worker-count" in answer
+                tool.sendall(message(b"Q", b"ROLLBACK\0") + question)
+                answer = b""
+                while answer.count(b"Z\0\0\0\5I") < 2:
+                    answer += tool.recv(65_536)
+                assert b"C53300\0" not in answer
+            assert server.observe().figures["workers_restarted_total"] == 0
+
     def test_an_error_ends_portals_before_sync(self, served: Served) -> None:
         """
         Nothing can be asked of them then; a tool may take its time with the Sync.
