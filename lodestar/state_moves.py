@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from queryablestate.operations.move_progress import MoveFigures
+    from queryablestate.operations.node_information import NodeInformation
     from queryablestate.operations.rescaling_information import (
         DrainInformation,
         RescalingInformation,
@@ -35,6 +36,7 @@ __all__ = [
     "rescaling_sentence",
     "rescalings_text",
     "shortage_sentences",
+    "standstill_sentence",
 ]
 
 _BAR_WIDTH = 22
@@ -102,6 +104,31 @@ def shortage_sentences(rescaling: RescalingInformation) -> list[str]:
             f"{job}: {groups} with fewer than {rescaling.replica_count} copies"
         )
     return sentences
+
+
+def standstill_sentence(
+    rescalings: Sequence[RescalingInformation], nodes: Sequence[NodeInformation]
+) -> str | None:
+    """
+    Return who is missed while nothing moves, or None if all are there.
+
+    Args:
+        rescalings: Of the jobs that are waited for.
+        nodes: All that the control plane knows.
+    """
+    for each in rescalings:
+        away = [
+            node.node_id
+            for node in nodes
+            if node.address is None and node.copy_counts.get(each.job_id)
+        ]
+        if away and not each.is_done:
+            are_away = "is away, and has" if len(away) == 1 else "are away, and have"
+            return printable(
+                f"{each.job_id}: nothing moves; {', '.join(away)} {are_away} copies of "
+                "its key groups"
+            )
+    return None
 
 
 def drain_sentence(drain: DrainInformation) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar, final
 
 from lodestar.arguments import (
     add_json_option,
@@ -24,8 +24,14 @@ from lodestar.state_moves import (
     rescaling_sentence,
     rescalings_text,
     shortage_sentences,
+    standstill_sentence,
 )
-from nameservice import ConfigurationError
+from nameservice import (
+    NS_PER_SECOND,
+    ConfigurationError,
+    NameServiceError,
+    SystemClock,
+)
 from queryablestate import DeadlineExceededError
 
 
@@ -46,6 +52,8 @@ if TYPE_CHECKING:
 __all__ = ["add_verbs"]
 
 T = TypeVar("T")
+
+_STANDSTILL_NS: Final = 3 * NS_PER_SECOND
 
 
 def add_verbs(verbs: Verbs) -> None:
@@ -170,12 +178,14 @@ def _wait_until_rescaled(
 ) -> ExitCode:
     job: str | None = arguments.job
     report = move_report(sys.stdout, is_json=arguments.json)
+    standstill = _Standstill(operations)
 
     def show(found: Sequence[RescalingInformation], figures: MoveFigures) -> None:
         documents = {each.job_id: rescaling_document(each) for each in found}
         if job is not None:
             documents[job] |= figures_document(figures)
-        report.show("all jobs" if job is None else job, figures, documents)
+        title = "all jobs" if job is None else job
+        report.show(title, figures, documents, sentence=standstill.sentence(found))
 
     ended = _waited(
         arguments,
@@ -192,6 +202,44 @@ def _wait_until_rescaled(
             write(rescaling_sentence(each))
         _tell_shortage(each)
     return ExitCode.DONE
+
+
+@final
+class _Standstill:
+    """
+    Finds out what a move waits for.
+
+    Args:
+        operations: Tells which nodes there are.
+    """
+
+    def __init__(self, operations: StateOperations) -> None:
+        self._operations = operations
+        self._clock = SystemClock()
+        self._found: Sequence[RescalingInformation] = ()
+        self._since_ns = 0
+        self._sentence: str | None = None
+
+    def sentence(self, found: Sequence[RescalingInformation]) -> str | None:
+        """Return what to say instead of how far it is, once nothing has changed."""
+        now_ns = self._clock.now_ns()
+        if _progress(found) != _progress(self._found):
+            self._since_ns, self._sentence = now_ns, None
+        elif now_ns - self._since_ns >= _STANDSTILL_NS:
+            self._since_ns = now_ns
+            try:
+                nodes = self._operations.nodes()
+            except NameServiceError:
+                return self._sentence  # asked again; who waits is told if it persists
+            self._sentence = standstill_sentence(found, nodes)
+        self._found = found
+        return self._sentence
+
+
+def _progress(found: Sequence[RescalingInformation]) -> list[tuple[object, ...]]:
+    return [
+        (each.job_id, each.left_count, each.surplus_count, each.moves) for each in found
+    ]
 
 
 def _write_rescaling(rescaling: RescalingInformation, *, is_json: bool) -> None:

@@ -10,8 +10,10 @@ from lodestar.state_moves import (
     rescaling_sentence,
     rescalings_text,
     shortage_sentences,
+    standstill_sentence,
 )
 from queryablestate.operations.move_progress import MoveFigures
+from queryablestate.operations.node_information import NodeInformation
 from queryablestate.operations.rescaling_information import (
     DrainInformation,
     MoveInformation,
@@ -101,6 +103,32 @@ class TestRescaling:
             "flights: 1 key group with fewer than 2 copies",
         ]
         assert shortage_sentences(evolve(short, left_count=1)) == []
+
+    def test_who_is_missed_is_said(self) -> None:
+        """O6: nodes that are away and have copies of what is to be moved."""
+
+        def node(node_id: str, address: str | None, *job_ids: str) -> NodeInformation:
+            return NodeInformation(
+                node_id=node_id,
+                address=address,
+                last_heard_seconds=None,
+                key_group_counts={},
+                behind_counts={},
+                copy_counts=dict.fromkeys(job_ids, 32),
+            )
+
+        there = node("n-1", "tcp://n-1:1", "flights")
+        other = node("n-3", None, "orders")
+        assert standstill_sentence([MOVING], [there, other]) is None
+        away = [node("n-2", None, "flights"), node("n-4", None, "flights")]
+        assert standstill_sentence([DONE], away) is None
+        assert standstill_sentence([DONE, MOVING], [there, other, *away[:1]]) == (
+            "flights: nothing moves; n-2 is away, and has copies of its key groups"
+        )
+        assert standstill_sentence([MOVING], away) == (
+            "flights: nothing moves; n-2, n-4 are away, and have copies of its key "
+            "groups"
+        )
 
     def test_the_document(self) -> None:
         """--json has everything, with what only a watcher knows."""

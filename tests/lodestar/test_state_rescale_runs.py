@@ -242,6 +242,28 @@ class TestRescale:
             reading.check(batch_id=writing.batch_id)
 
     @pytest.mark.proves("O6")
+    def test_who_is_waited_for_is_said(self, ask: Ask, cluster: Cluster) -> None:
+        """
+        O6: a node that is away has rows that are to be copied.
+
+        It showed "0 of 64 key groups", for as long as the node was away.
+        """
+        Publisher(cluster.config, "flights", {"state": NUMBERS}).write(
+            {"state": [(key, 0) for key in KEYS]}
+        )
+        cluster.start_node("n-2")
+        cluster.start_node("n-3")
+        cluster.nodes["n-1"].process.kill()
+        with Running("rescale", "flights", "--nodes", "2", *cluster.at) as verb:
+            while (line := verb.out.next()) != (
+                "flights: nothing moves; n-1 is away, and has copies of its key groups"
+            ):
+                assert "of 64 key groups" in line
+            cluster.start_node("n-1")
+            while (line := verb.out.next()) != "flights: n-1 64, n-2 64":
+                assert "key groups" in line
+
+    @pytest.mark.proves("O6")
     def test_a_terminal_shows_a_bar(self, cluster: Cluster) -> None:
         """O6: drawn in its place, without escape codes, and what is next, below it."""
         Publisher(cluster.config, "flights", {"state": NUMBERS}).write(
