@@ -12,10 +12,12 @@ the hub's clock stands still while its thread does not run.
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import threading
 import uuid
 from collections import deque
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Final, final
 
 from election.config import ElectionConfig
@@ -29,7 +31,7 @@ from zmqtransport import ANONYMOUS
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from election.component import Component
     from election.epochs import EpochSource
@@ -91,6 +93,9 @@ class EmbeddedHub:
 
     Its thread runs while there are links; what is stored stays when they are gone.
 
+    A signal handler may close services amid what its own thread does with others.  So
+    what is posted takes no lock, and links come and go under one that is reentrant.
+
     Args:
         name: For logs and thread names.
         epochs: Shared by all hubs of the process.
@@ -115,8 +120,8 @@ class EmbeddedHub:
             draw_secret=secrets.token_bytes,
             now_ns=self.clock.now_ns(),
         )
-        self._changed = threading.Condition()
-        self._actions: deque[Callable[[], None]] = deque()
+        self._actions: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._lock = threading.RLock()  # guards what follows
         self._links: dict[EmbeddedLink, None] = {}
         self._thread: threading.Thread | None = None
         self._last_thread: threading.Thread | None = None
@@ -125,9 +130,7 @@ class EmbeddedHub:
 
     def post(self, action: Callable[[], None]) -> None:
         """Run *action* on the hub's thread soon."""
-        with self._changed:
-            self._actions.append(action)
-            self._changed.notify()
+        self._actions.put(action)  # reentrant
 
     @property
     def is_running(self) -> bool:
@@ -136,7 +139,9 @@ class EmbeddedHub:
 
     def attach(self, link: EmbeddedLink) -> None:
         """Have *link* take part; the first one starts the thread."""
-        with self._changed:
+        with self._lock:
+            # First: the thread does not end meanwhile, if another detaches amid this.
+            self._links[link] = None
             if self._thread is None:
                 thread = threading.Thread(
                     target=self._run,
@@ -144,25 +149,29 @@ class EmbeddedHub:
                     name=f"embedded-{self._name}",
                     daemon=True,
                 )
-                thread.start()  # raises where a process may have no more of them
                 self._thread = thread
-            self._links[link] = None
+                try:
+                    thread.start()
+                except RuntimeError:  # the process may have no more of them
+                    self._thread = None
+                    self._links.pop(link)
+                    raise
         self.post(link.client.opened)
 
     def detach(self, link: EmbeddedLink) -> None:
         """Forget *link*; the last one waits for the thread to end."""
-        with self._changed:
-            self._links.pop(link, None)
-            thread = None if self._links else self._thread
-            if thread is not None:
-                self._thread = None
-                self._last_thread = thread
-            self._changed.notify()
         self.post(
             lambda: self._dispatch(
                 self._service.connection_closed(link, now_ns=self.clock.now_ns())
             )
         )
+        with self._lock:
+            self._links.pop(link, None)
+            thread = None if self._links else self._thread
+            if thread is not None:
+                self._thread = None
+                self._last_thread = thread
+        self.post(_wake)  # it may have nothing more to do
         if thread is not None and thread is not threading.current_thread():
             thread.join()
 
@@ -195,13 +204,10 @@ class EmbeddedHub:
         self.clock.own()
         while True:
             deadline_ns = self._next_deadline_ns()
-            with self._changed:
-                if not self._actions and self._thread is me:
-                    self._wait(deadline_ns)
-                if self._thread is not me and not self._actions:
-                    return
-                actions = tuple(self._actions)
-                self._actions.clear()
+            is_last = self._thread is not me
+            actions = self._take(0 if is_last else self._wait_seconds(deadline_ns))
+            if is_last and not actions:
+                return
             self._excuse(deadline_ns)
             for action in actions:
                 self._call(action)
@@ -212,13 +218,20 @@ class EmbeddedHub:
         if due_ns is not None:
             self.clock.excuse_since(due_ns)
 
-    def _wait(self, deadline_ns: int | None) -> None:
+    def _take(self, wait_seconds: float) -> Sequence[Callable[[], None]]:
+        """Return what was posted by now; wait for it if there is nothing."""
+        actions: list[Callable[[], None]] = []
+        with contextlib.suppress(Empty):
+            actions.append(self._actions.get(timeout=wait_seconds))
+            actions += [
+                self._actions.get_nowait() for _ in range(self._actions.qsize())
+            ]
+        return actions
+
+    def _wait_seconds(self, deadline_ns: int | None) -> float:
         if deadline_ns is None:
-            self._changed.wait()
-            return
-        wait_ns = deadline_ns - self.clock.peek_ns()
-        if wait_ns > 0:
-            self._changed.wait(wait_ns / NS_PER_SECOND)
+            return threading.TIMEOUT_MAX
+        return max(0, deadline_ns - self.clock.peek_ns()) / NS_PER_SECOND
 
     def _next_deadline_ns(self) -> int | None:
         deadlines = [self._service.next_deadline_ns()]
@@ -259,6 +272,10 @@ class EmbeddedHub:
 
     def _deliver(self, link: EmbeddedLink, message: ToClient) -> None:
         self.post(lambda: link.arrive(message))
+
+
+def _wake() -> None:
+    """Do nothing, on the hub's thread."""
 
 
 @final

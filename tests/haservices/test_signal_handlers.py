@@ -8,15 +8,20 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import FrameType
 from typing import Any, Final, TypeAlias, final
 
 import pytest
+from attrs import frozen
 
 from haservices import HAConfig, open_ha_services
+from haservices.client_services import ClientHAServices
+from haservices.embedded import link_of
 from leaderserver import LeaderServer, ServerConfig
 from nameservice import NameServiceError
 from tests.recording import RecordingContender, wait_until
+from tests.tiers import nightly_after
 
 
 pytestmark = [pytest.mark.shells, pytest.mark.proves("E7", "R5")]
@@ -24,6 +29,7 @@ pytestmark = [pytest.mark.shells, pytest.mark.proves("E7", "R5")]
 Action: TypeAlias = Callable[[], object]
 
 HANGS_SECONDS: Final = 5.0
+LINE_STEP: Final = 3
 PLACES: Final = (
     "/election/",
     "/haservices/",
@@ -45,11 +51,28 @@ class Listener:
         """Do nothing."""
 
 
-@pytest.fixture(scope="module")
-def names() -> Iterator[LeaderServer]:
-    """Return a name service."""
+@frozen
+class Names:
+    """
+    A name service.
+
+    Attributes:
+        url: Where it is.
+        is_left: Whether the services given have left nothing behind that it sees.
+    """
+
+    url: str
+    is_left: Callable[[Open], bool]
+
+
+@pytest.fixture(scope="module", params=["leaderserver", "embedded"])
+def names(request: pytest.FixtureRequest) -> Iterator[Names]:
+    """Return a name service of each kind."""
+    if request.param == "embedded":
+        yield Names("embedded:signals", lambda it: not it.hub.is_running)
+        return
     with LeaderServer(ServerConfig(bind="tcp://127.0.0.1:0")) as server:
-        yield server
+        yield Names(server.url, lambda _: not server.status()["sessions"])
 
 
 @final
@@ -58,6 +81,9 @@ class Open:
 
     def __init__(self, url: str) -> None:
         self.ha = open_ha_services(HAConfig(url=url))
+        if url.startswith("embedded:"):
+            assert isinstance(self.ha, ClientHAServices)
+            self.hub = link_of(self.ha).hub
         self.election = self.ha.get_leader_election("b")
         self.election.start(RecordingContender())
         self.retriever = self.ha.get_leader_retriever("b")
@@ -179,9 +205,10 @@ def interrupted(action: Action, *, line_index: int) -> str | None:
     return where
 
 
+@pytest.mark.parametrize("first", nightly_after(1, range(LINE_STEP)))
 @pytest.mark.parametrize("name", ACTIONS)
 def test_services_are_closed_amid_what_their_thread_does(
-    names: LeaderServer, name: str
+    names: Names, name: str, first: int
 ) -> None:
     """
     SIGTERM may close them before any line of what the main thread does with them.
@@ -189,7 +216,7 @@ def test_services_are_closed_amid_what_their_thread_does(
     The handler waited for ever: for a lock that its own thread held, for what its own
     thread was just opening or closing, or for callbacks that needed such a lock.
     """
-    line_index = 0
+    line_index = first
     where: str | None = ""
     while where is not None:
         it = Open(names.url)
@@ -199,8 +226,8 @@ def test_services_are_closed_amid_what_their_thread_does(
                     where = interrupted(ACTIONS[name](it), line_index=line_index)
                     if where is None:
                         it.ha.close()
-                    wait_until(lambda: not names.status()["sessions"])
+                    wait_until(partial(names.is_left, it))
             except HangsError:
                 pytest.fail(f"it hangs when line {line_index} is interrupted")
-        line_index += 1
-    assert line_index > 1
+        line_index += LINE_STEP
+    assert line_index > LINE_STEP
