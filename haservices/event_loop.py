@@ -11,9 +11,9 @@ import heapq
 import itertools
 import queue
 import threading
-from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final, TypeVar, final
 
+from haservices.answer import Answer
 from nameservice import NS_PER_SECOND, get_logger
 
 
@@ -92,20 +92,20 @@ class EventLoop:
         """Do *action* on the loop, after what it was handed before; from anywhere."""
         self._actions.put(action)
 
-    def submit(self, action: Callable[[], T]) -> Future[T]:
-        """Do *action* on the loop; return its result in the future, from anywhere."""
-        future: Future[T] = Future()
+    def submit(self, action: Callable[[], T]) -> Answer[T]:
+        """Do *action* on the loop; its result is the answer.  From anywhere."""
+        answer: Answer[T] = Answer()
 
         def act() -> None:
             try:
                 result = action()
-            except BaseException as error:  # noqa: BLE001 - told by the future
-                future.set_exception(error)
+            except BaseException as error:  # noqa: BLE001 - told by the answer
+                answer.set_exception(error)
             else:
-                future.set_result(result)
+                answer.set_result(result)
 
         self.call(act)
-        return future
+        return answer
 
     def call_at(self, at_ns: int, action: Callable[[], None]) -> Timer:
         """Do *action* once the clock says *at_ns*; on the loop only."""

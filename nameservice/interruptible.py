@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from queue import Empty, SimpleQueue
-from typing import final
+from typing import TYPE_CHECKING, final
+
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 __all__ = ["InterruptibleEvent"]
@@ -41,13 +45,22 @@ class InterruptibleEvent:
 
     def wait(self, timeout_seconds: float | None = None) -> bool:
         """Return True once it is set, or False after *timeout_seconds*."""
+        return self.wait_for_any([self], timeout_seconds)
+
+    @staticmethod
+    def wait_for_any(
+        events: Sequence[InterruptibleEvent], timeout_seconds: float | None = None
+    ) -> bool:
+        """Return True once one of *events* is set, or False after the timeout."""
         waiter: SimpleQueue[None] = SimpleQueue()
-        self._waiters[waiter] = None  # before the look: `set` looks after its own
+        for event in events:  # before the look: `set` looks after its own
+            event._waiters[waiter] = None  # noqa: SLF001 (of this class)
         try:
-            if not self._is_set:
+            if not any(event.is_set() for event in events):
                 with contextlib.suppress(Empty):
                     waiter.get(timeout=timeout_seconds)
                     return True
         finally:
-            del self._waiters[waiter]
-        return self._is_set
+            for event in events:
+                event._waiters.pop(waiter, None)  # noqa: SLF001 (of this class)
+        return any(event.is_set() for event in events)

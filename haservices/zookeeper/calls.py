@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
-from haservices.zookeeper.futures import hand_on, when_done
+from haservices.answer import Answer
+from haservices.zookeeper.futures import when_done
 from nameservice import (
     DidNotHappenError,
     LocalProtocolError,
@@ -16,10 +15,12 @@ from nameservice import (
     SessionExpiredError,
     UnreachableError,
 )
+from nameservice.interruptible import InterruptibleEvent
 
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from concurrent.futures import Future
 
     from haservices.config import HAConfig
     from haservices.event_loop import EventLoop
@@ -36,6 +37,9 @@ _CLOSED: Final = "these services are closed: open new ones"
 class BlockingCalls:
     """
     Requests of other threads than the loop's, which wait for their answers.
+
+    No lock is held: a signal handler may close the services amid a request of its own
+    thread, and waits for the loop.
 
     Args:
         config: Says how long a call waits: its connect timeout, in seconds.
@@ -54,11 +58,11 @@ class BlockingCalls:
         self._config = config
         self._loop = loop
         self._last_messages = last_messages
-        self.is_reachable: Final = threading.Event()
+        self.is_reachable: Final = InterruptibleEvent()
         self.refusal: NameServiceError | None = None
         self.is_closed = False
-        self._lock = threading.Lock()  # guards what follows
-        self._unanswered: set[Future[Any]] = set()
+        # Whether the loop has begun with it.
+        self._unanswered: dict[Answer[Any], bool] = {}
         self._is_loop_over = False
 
     def read(self, request: Callable[[], Future[T]]) -> T:
@@ -80,11 +84,11 @@ class BlockingCalls:
         limit_seconds = self._config.connect_timeout_seconds
         while True:
             self._wait_until_reachable(began)
-            futures = [self.request(request) for request in requests]
+            answers = [self.request(request) for request in requests]
             try:
                 return [
-                    future.result(max(0.0, began + limit_seconds - time.monotonic()))
-                    for future in futures
+                    answer.result(max(0.0, began + limit_seconds - time.monotonic()))
+                    for answer in answers
                 ]
             except TimeoutError:
                 raise self._unreachable() from None
@@ -116,47 +120,51 @@ class BlockingCalls:
             message = f"{self._config.url} ended the session before it answered"
             raise MayHaveHappenedError(message) from error
 
-    def request(self, request: Callable[[], Future[T]]) -> Future[T]:
+    def request(self, request: Callable[[], Future[T]]) -> Answer[T]:
         """
-        Call *request* on the loop; return a future of the answer.
+        Call *request* on the loop; return its answer.
 
         There is one in any case: `end` gives it where the loop does not.
         """
-        answer: Future[T] = Future()
+        answer: Answer[T] = Answer()
 
         def ask() -> None:
-            answer.set_running_or_notify_cancel()
+            self._unanswered[answer] = True
             try:
                 asked = request()
             except Exception as error:  # noqa: BLE001 - told to the asker alone
-                answer.set_exception(error)
+                self._fail(answer, error)
             else:
-                when_done(asked, lambda asked: hand_on(asked, answer))
+                when_done(asked, lambda asked: self._hand_on(asked, answer))
 
-        with self._lock:
-            if self._is_loop_over:
-                answer.set_exception(LocalProtocolError(_CLOSED))
-                return answer
-            self._unanswered.add(answer)
-        answer.add_done_callback(self._answered)
-        self._loop.call(ask)
+        self._unanswered[answer] = False
+        if self._is_loop_over:  # after that: `end` looks after it has said so
+            self._fail(answer, LocalProtocolError(_CLOSED))
+        else:
+            self._loop.call(ask)
         return answer
 
-    def _answered(self, answer: Future[Any]) -> None:
-        with self._lock:
-            self._unanswered.discard(answer)
+    def _hand_on(self, asked: Future[T], answer: Answer[T]) -> None:
+        error = asked.exception()
+        if error is not None:
+            self._fail(answer, error)
+        else:
+            self._unanswered.pop(answer, None)
+            answer.set_result(asked.result())
+
+    def _fail(self, answer: Answer[Any], error: BaseException) -> None:
+        self._unanswered.pop(answer, None)
+        answer.set_exception(error)
 
     def end(self) -> None:
         """Answer those who still wait, and all that come; the loop is over."""
-        with self._lock:
-            self._is_loop_over = True
-            left = tuple(self._unanswered)
-        for answer in left:
-            if answer.running():
+        self._is_loop_over = True
+        for answer, is_begun in tuple(self._unanswered.items()):
+            if is_begun:
                 message = "these services were closed before there was an answer"
-                answer.set_exception(MayHaveHappenedError(message))
+                self._fail(answer, MayHaveHappenedError(message))
             else:
-                answer.set_exception(LocalProtocolError(_CLOSED))
+                self._fail(answer, LocalProtocolError(_CLOSED))
 
     def check_open(self) -> None:
         """

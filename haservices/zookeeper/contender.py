@@ -8,9 +8,9 @@ A thin shell: what is asked, when, and what follows is decided by `QueueCore`
 from __future__ import annotations
 
 import uuid
-from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final, TypeVar, assert_never, final
 
+from haservices.answer import Answer
 from haservices.zookeeper.channel import ZooKeeperChannel
 from haservices.zookeeper.entry import Commit, Confirm, Entry, HolderRequest
 from haservices.zookeeper.futures import when_done
@@ -67,6 +67,7 @@ from nameservice import NameServiceError, get_logger, seconds_to_ns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from concurrent.futures import Future
 
     from election.contender import LeaderSession
     from election.holder import DeliverGrant, DeliverRevoke, HolderCore
@@ -132,7 +133,7 @@ class ZooKeeperContender:
         self._holding: ZooKeeperHolding | None = None
         self._timer: Timer | None = None
         self._timer_due_ns: int | None = None
-        self.closed: Final[Future[None]] = Future()
+        self.closed: Final[Answer[None]] = Answer()
 
     # -- what it is asked ------------------------------------------------------------
 

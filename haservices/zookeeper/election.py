@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from concurrent import futures
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, final
 
 from election.holder import HolderCore
+from haservices.answer import wait_for_any
 from haservices.zookeeper.contender import ZooKeeperContender
 from haservices.zookeeper.entry import Confirm
 from nameservice import (
@@ -19,7 +19,6 @@ from nameservice import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from concurrent.futures import Future
     from uuid import UUID
 
     from election.contender import ContenderInformation, LeaderSession
@@ -73,11 +72,11 @@ class ZooKeeperElections:
             raise LocalProtocolError(message)
         seconds = session.config.connect_timeout_seconds
         session.loop.call(lambda: contender.request(request))
-        _wait(request.answer, session.closed, seconds)
+        wait_for_any((request.answer, session.closed), seconds)
         is_given_up = session.closed.done()
         if not request.answer.done() and not is_given_up:
             given_up = session.loop.submit(lambda: contender.give_up(request))
-            _wait(given_up, session.closed, seconds)
+            wait_for_any((given_up, session.closed), seconds)
             is_given_up = given_up.done() or session.closed.done()
         if request.answer.done():
             request.answer.result()
@@ -87,11 +86,6 @@ class ZooKeeperElections:
         else:
             message = f"{session.config.url} was not reachable for {seconds:g} s"
             raise DidNotHappenError(message)
-
-
-def _wait(answer: Future[Any], vain: Future[None], seconds: float) -> None:
-    """Wait until there is an *answer*, until it is *vain* to, or for *seconds*."""
-    futures.wait((answer, vain), seconds, return_when=futures.FIRST_COMPLETED)
 
 
 @final
@@ -180,7 +174,7 @@ class ZooKeeperElectionDriver:
 
         self._session.loop.call(close)
         seconds = self._session.seconds_to_wait()
-        _wait(contender.closed, self._session.cut_off, seconds)
+        wait_for_any((contender.closed, self._session.cut_off), seconds)
         if not contender.closed.done():
             # The contender goes on trying; otherwise its entry ends with the session.
             self._session.withdrawal_unanswered()

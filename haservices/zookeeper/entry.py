@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import uuid
-from concurrent.futures import Future
 from typing import TypeAlias
 
 import attrs
 
 from election.contender import LeaderSession
+from haservices.answer import Answer
 from haservices.zookeeper.nodes import Node, NodeOperation
 from haservices.zookeeper.records import ContenderRecord, decode_leader
 from nameservice import RemoteProtocolError
@@ -33,7 +33,7 @@ class Confirm:
 
     leader_session_id: uuid.UUID
     address: str
-    answer: Future[None] = attrs.field(factory=Future)
+    answer: Answer[None] = attrs.field(factory=Answer)
     is_sent: bool = False
     attempt_count: int = 0
     confirm_count: int = 0
@@ -54,7 +54,7 @@ class Commit:
 
     session: LeaderSession
     operations: tuple[NodeOperation, ...]
-    answer: Future[None] = attrs.field(factory=Future)
+    answer: Answer[None] = attrs.field(factory=Answer)
     is_sent: bool = False
     attempt_count: int = 0
 

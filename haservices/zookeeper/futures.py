@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
 
-__all__ = ["hand_on", "when_done"]
+__all__ = ["when_done"]
 
 T = TypeVar("T")
 
@@ -18,12 +18,3 @@ T = TypeVar("T")
 def when_done(future: Future[T], callback: Callable[[Future[T]], None]) -> None:
     """Call *callback* when *future*, which is completed on the loop, is done."""
     future.add_done_callback(callback)
-
-
-def hand_on(asked: Future[T], answer: Future[T]) -> None:
-    """Complete *answer* with the result or the error of *asked*, which is done."""
-    error = asked.exception()
-    if error is not None:
-        answer.set_exception(error)
-    else:
-        answer.set_result(asked.result())

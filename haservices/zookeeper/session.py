@@ -20,6 +20,7 @@ from __future__ import annotations
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar, assert_never, final
 
+from haservices.answer import Answer
 from haservices.event_loop import EventLoop
 from haservices.zookeeper.calls import BlockingCalls
 from haservices.zookeeper.connection import (
@@ -147,8 +148,8 @@ class ZooKeeperSession:
         self._timeout_ns = 0
         self._probe: ZooKeeperProbe | None = None
         self._is_leaving = False
-        self.cut_off: Final[Future[None]] = Future()
-        self.closed: Final[Future[None]] = Future()
+        self.cut_off: Final[Answer[None]] = Answer()
+        self.closed: Final[Answer[None]] = Answer()
         self._is_silent = False
 
     # -- from any thread -----------------------------------------------------------

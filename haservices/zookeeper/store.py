@@ -275,13 +275,13 @@ def cleanup_store(session: ZooKeeperSession, paths: ComponentPaths) -> None:
 
 def _delete_all(session: ZooKeeperSession, paths: Sequence[str]) -> None:
     """Delete the nodes at *paths* that are there and have no children."""
-    futures = [
+    answers = [
         session.calls.request(lambda path=path: session.connection.delete(path))  # type: ignore[misc]
         for path in paths
     ]
-    for path, future in zip(paths, futures, strict=True):
+    for path, answer in zip(paths, answers, strict=True):
         try:
-            future.result(session.config.connect_timeout_seconds)
+            answer.result(session.config.connect_timeout_seconds)
         except (NodeMissingError, NodeNotEmptyError):
             continue
         except TimeoutError:

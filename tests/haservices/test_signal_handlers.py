@@ -18,6 +18,7 @@ from attrs import frozen
 from haservices import HAConfig, open_ha_services
 from haservices.client_services import ClientHAServices
 from haservices.embedded import link_of
+from haservices.testing import ZooKeeperServer
 from leaderserver import LeaderServer, ServerConfig
 from nameservice import NameServiceError
 from tests.recording import RecordingContender, wait_until
@@ -37,6 +38,7 @@ PLACES: Final = (
     "/nameservice/",
     "/retrieval/",
     "/zmqtransport/",
+    "/concurrent/futures/",
     "/threading.py",
 )
 
@@ -65,11 +67,20 @@ class Names:
     is_left: Callable[[Open], bool]
 
 
-@pytest.fixture(scope="module", params=["leaderserver", "embedded"])
+def has_no_session(ensemble: ZooKeeperServer) -> bool:
+    """Return whether a ZooKeeper knows of no session."""
+    return "zk_global_sessions\t0\n" in ensemble.ask("mntr")
+
+
+@pytest.fixture(scope="module", params=["leaderserver", "embedded", "zookeeper"])
 def names(request: pytest.FixtureRequest) -> Iterator[Names]:
     """Return a name service of each kind."""
     if request.param == "embedded":
         yield Names("embedded:signals", lambda it: not it.hub.is_running)
+        return
+    if request.param == "zookeeper":
+        with ZooKeeperServer() as ensemble:
+            yield Names(ensemble.url, lambda _: has_no_session(ensemble))
         return
     with LeaderServer(ServerConfig(bind="tcp://127.0.0.1:0")) as server:
         yield Names(server.url, lambda _: not server.status()["sessions"])
