@@ -1,9 +1,10 @@
-"""The standard streams: one may be closed, its reader gone, or its disk full."""
+"""The standard streams: closed, unread, without a reader, or on a full disk."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import select
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO, cast, final
@@ -15,6 +16,11 @@ if TYPE_CHECKING:
 
 __all__ = ["discard", "with_streams"]
 
+# How long a reader may take before what is written is lost: less than half a lease.
+_UNREAD_TIMEOUT_MS: Final = 200
+# What is not ASCII may be written as an escape: ``\U0001f6f0``.
+_CHARACTER_SIZE_BYTES_MAX: Final = 10
+
 _DONE: Final = 0  # `ExitCode.DONE` and `FAILED`, which would load every error type
 _FAILED: Final = 1
 
@@ -24,8 +30,9 @@ def with_streams(main: Callable[[], int]) -> int:
     Call *main* with streams that can be written to; return the exit code.
 
     What standard error cannot take is lost, and nothing else is: a log on a full disk
-    ends no leader.  What standard output cannot take has failed.  Python itself would
-    try once more at its exit, tell of its own exception, and end with 120.
+    ends no leader, and one whose reader hangs stops no server.  What standard output
+    cannot take has failed.  Python itself would try once more at its exit, tell of its
+    own exception, and end with 120.
     """
     _open_closed()
     errors = sys.stderr
@@ -78,20 +85,43 @@ def _open_closed() -> None:
 
 @final
 class _Losing:
-    """A stream that loses what cannot be written."""
+    """
+    A stream that loses what cannot be written.
+
+    A full pipe is waited for once.  If its reader hangs, nothing more waits until there
+    is room again: a thread that writes a line may be one that keeps a lease.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
+        self._is_unread = False
 
     def write(self, text: str) -> int:
-        try:
-            return self._stream.write(text)
-        except OSError:
-            return len(text)
+        # Who polls a pipe learns that it has room for this much.  A line that fits is
+        # written as one: what a command of ours writes there does not tear it.
+        length = select.PIPE_BUF
+        if not text.isascii():
+            length //= _CHARACTER_SIZE_BYTES_MAX
+        with contextlib.suppress(OSError):
+            for begin in range(0, len(text), length):
+                if not self._has_room():
+                    break
+                self._stream.write(text[begin : begin + length])
+                self._stream.flush()
+        return len(text)
 
     def flush(self) -> None:
-        with contextlib.suppress(OSError):
-            self._stream.flush()
+        """Do nothing: what could be written is."""
+
+    def _has_room(self) -> bool:
+        """Return whether the stream takes another part at once, or almost."""
+        poll = select.poll()
+        try:
+            poll.register(self._stream.fileno(), select.POLLOUT)
+        except (OSError, ValueError):
+            return True  # what has no descriptor has room
+        self._is_unread = not poll.poll(0 if self._is_unread else _UNREAD_TIMEOUT_MS)
+        return not self._is_unread
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)

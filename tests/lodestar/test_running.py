@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import subprocess
 import sys
 from argparse import Namespace
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from lodestar.running import run
 from nameservice import NameServiceError, RemoteProtocolError
-from tests.lodestar.running import WAIT_SECONDS, environment
+from tests.lodestar.running import WAIT_SECONDS, Lines, ask_here, environment
 
 
 def told(error: NameServiceError | OSError, capsys: pytest.CaptureFixture[str]) -> str:
@@ -143,3 +145,63 @@ class TestClosedStreams:
             "lodestar drop-state: say --yes to drop flights/aircraft: standard input "
             "is not a terminal\n"
         )
+
+
+@pytest.fixture
+def unread() -> Iterator[int]:
+    """Yield what writes to a full pipe, whose reader hangs."""
+    reader, writer = os.pipe()
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4_096)
+    os.write(writer, bytes(fcntl.fcntl(writer, fcntl.F_GETPIPE_SZ)))
+    yield writer
+    os.close(writer)
+    os.close(reader)
+
+
+@pytest.mark.shells
+class TestUnreadLog:
+    """Who reads the log may hang (``lodestar … 2>&1 | logger``); we do not (N5, N7)."""
+
+    @pytest.mark.proves("N5")
+    def test_a_server_goes_on(self, unread: int) -> None:
+        """N5: it serves, and ends at SIGTERM; the first line of its log stopped it."""
+        with subprocess.Popen(
+            [sys.executable, "-m", "lodestar", "server", "--bind", "tcp://127.0.0.1:0"],
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=unread,
+            text=True,
+        ) as server:
+            try:
+                assert server.stdout is not None
+                url = Lines(server.stdout).next().removeprefix("serving ")
+                for _ in range(2):
+                    assert ask_here("leaders", "--url", url).exit_code == 0
+                server.terminate()
+                assert server.wait(WAIT_SECONDS) == 0
+            finally:
+                server.kill()
+
+    @pytest.mark.proves("N7")
+    def test_a_leader_runs_its_command(
+        self, unread: int, leader_server_url: str
+    ) -> None:
+        """N7: it says nothing then, and ends the command when it is asked to."""
+        at = ("--url", leader_server_url, "--cluster-id", "unread")
+        with subprocess.Popen(
+            [
+                *(sys.executable, "-m", "lodestar", "elect", "job", "h:1", *at),
+                *("--", "sh", "-c", "echo leading; exec sleep 600"),
+            ],
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=unread,
+            text=True,
+        ) as elected:
+            try:
+                assert elected.stdout is not None
+                assert Lines(elected.stdout).next() == "leading"
+                assert ask_here("revoke", "job", *at).exit_code == 0
+                assert elected.wait(WAIT_SECONDS) == 1
+            finally:
+                elected.kill()
