@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol, final
 
 from election import Put, VersionedValue
 from leaderserver.server.core.lease_record import LeaseRecord
+from leaderserver.server.core.memory_plan import VALUE_COST_BYTES, name_cost_bytes
 from leaderserver.server.core.store_sizes import StoreLimits
 from nameservice import StorageError, VersionMismatchError
 
@@ -221,9 +222,9 @@ class MemoryStorage:
         for path, operation in {o.path: o for o in operations}.items():
             present = values.get(path)
             if present is not None:
-                growth_bytes -= len(path) + len(present.value)
+                growth_bytes -= _cost_bytes(path, present.value)
             if isinstance(operation, Put):
-                growth_bytes += len(path) + len(operation.value)
+                growth_bytes += _cost_bytes(path, operation.value)
         component_bytes = self._sizes_bytes.get(component_id, 0) + growth_bytes
         if growth_bytes > 0:  # what makes it smaller is never refused
             self._limits.check(
@@ -242,6 +243,8 @@ class MemoryStorage:
                 )
             elif present is not None:
                 del values[operation.path]
+        if not values:
+            self.cleanup(component_id)
 
     def cleanup(self, component_id: str) -> None:
         """Remove what is stored of *component_id*, but for its epoch."""
@@ -250,3 +253,8 @@ class MemoryStorage:
 
     def close(self) -> None:
         """Do nothing: memory goes with its owner."""
+
+
+def _cost_bytes(path: str, value: bytes) -> int:
+    """Return what it takes to keep *value* in memory, at most."""
+    return VALUE_COST_BYTES + name_cost_bytes(path) + len(value)

@@ -9,7 +9,8 @@ share is used up; one kind never takes the room of another.
 What a thing costs was measured (Linux x86-64, Python 3.11, libzmq 4.3.5) as the growth
 of the resident set of ``lodestar server`` per thing, and rounded up: a connection
 37 KiB (ZeroMQ keeps two queues of 256 slots for each), a session 2.7 KiB, a contender
-0.5 KiB, a subscription 0.23 KiB, a watch of a leader store 1.2 KiB.
+0.5 KiB, a subscription 0.23 KiB, a watch of a leader store 1.2 KiB, a value in such a
+store 0.17 KiB beside its bytes.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ __all__ = [
     "MEMORY_LIMIT_BYTES_MIN",
     "SESSION_COST_BYTES",
     "SUBSCRIPTION_COST_BYTES",
+    "VALUE_COST_BYTES",
     "WATCH_COST_BYTES",
     "MemoryPlan",
     "name_cost_bytes",
@@ -45,6 +47,7 @@ COMPONENT_COST_BYTES: Final = 1024
 CONTENDER_COST_BYTES: Final = 768
 SUBSCRIPTION_COST_BYTES: Final = 320
 WATCH_COST_BYTES: Final = 1_280
+VALUE_COST_BYTES: Final = 256
 
 # Parts of a hundred of what is left beside the base; they make ninety-six.
 _CONNECTIONS_PERCENT: Final = 42

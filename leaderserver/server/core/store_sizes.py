@@ -30,7 +30,7 @@ class StoreLimits:
     The limits.
 
     Attributes:
-        bytes_max: Paths and values of all components.
+        bytes_max: Paths and values of all components, with what it takes to keep them.
         bytes_per_component_max: Those of one.
     """
 

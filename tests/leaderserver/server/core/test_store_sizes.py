@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import TYPE_CHECKING
 
 import pytest
@@ -80,3 +81,41 @@ def test_another_limit_holds_from_the_next_commit_on(storage: LeaderStorage) -> 
     with pytest.raises(StoreFullError, match="c/job"):
         put(storage, "c/job", "p5")
     assert storage.get("c/job", "p4") is not None
+
+
+@pytest.mark.proves("N3")
+def test_small_values_take_no_more_memory_than_large_ones() -> None:
+    """
+    N3: what it takes to keep a value counts, too.
+
+    Of empty values under short paths a store took 36 times its limit, and more than the
+    limit of the whole server.
+    """
+    storage = MemoryStorage(LIMITS)
+
+    def fill() -> None:
+        for first in range(0, 20_000, 500):
+            numbers = range(first, first + 500)
+            storage.commit("c/greedy", [Put(f"{n:x}", b"", None) for n in numbers])
+
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    with pytest.raises(StoreFullError, match="c/greedy"):
+        fill()
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert after - before < LIMITS.bytes_per_component_max
+
+
+@pytest.mark.proves("N3")
+def test_a_store_that_is_empty_again_takes_no_memory() -> None:
+    """N3: jobs come and go, each under a name of its own."""
+    storage = MemoryStorage(LIMITS)
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    for number in range(1_000):
+        storage.commit(f"c/{number}", [Put("p", b"", None)])
+        storage.commit(f"c/{number}", [Delete("p", None)])
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert after - before < 50_000
