@@ -131,7 +131,7 @@ class SQLiteStorage:
         def write(database: sqlite3.Connection) -> None:
             if puts:
                 self._database.check_room(size_bytes)
-                self._check_limits(database, component_id, size_bytes)
+                self._check_limits(database, component_id, operations, size_bytes)
             for operation in operations:
                 row = database.execute(
                     "SELECT version FROM store WHERE component_id = ? AND path = ?",
@@ -161,27 +161,41 @@ class SQLiteStorage:
         )
 
     def _check_limits(
-        self, database: sqlite3.Connection, component_id: str, size_bytes: int
+        self,
+        database: sqlite3.Connection,
+        component_id: str,
+        operations: Sequence[StoreOperation],
+        size_bytes: int,
     ) -> None:
-        """Raise `StoreFullError` if *size_bytes* more are too much."""
+        """Raise `StoreFullError` if *operations*, with *size_bytes*, are too much."""
         ((pages,), (free,), (page_size,)) = (
             database.execute(f"PRAGMA {name}").fetchone()
             for name in ("page_count", "freelist_count", "page_size")
         )
         all_bytes = (pages - free) * page_size + size_bytes
-        component_bytes = all_bytes
-        if all_bytes > self._limits.bytes_per_component_max:
-            # Counted only where all together might be too much for one.
-            (held,) = database.execute(
+        limits = self._limits
+        if all_bytes <= min(limits.bytes_per_component_max, limits.bytes_max):
+            return
+        # Counted only where all together might be too much for one.
+        in_place_bytes = sum(
+            database.execute(
                 "SELECT coalesce(sum(length(path) + length(value)), 0) FROM store "
-                "WHERE component_id = ?",
-                (component_id,),
-            ).fetchone()
-            component_bytes = held + size_bytes
-        self._limits.check(
+                "WHERE component_id = ? AND path = ?",
+                (component_id, operation.path),
+            ).fetchone()[0]
+            for operation in operations
+        )
+        if size_bytes <= in_place_bytes:
+            return  # what makes it no larger is never refused
+        (held,) = database.execute(
+            "SELECT coalesce(sum(length(path) + length(value)), 0) FROM store "
+            "WHERE component_id = ?",
+            (component_id,),
+        ).fetchone()
+        limits.check(
             component_id=component_id,
-            component_bytes=component_bytes,
-            all_bytes=all_bytes,
+            component_bytes=held + size_bytes - in_place_bytes,
+            all_bytes=all_bytes - in_place_bytes,
         )
 
     # -- reading -------------------------------------------------------------------

@@ -71,6 +71,36 @@ def test_what_is_deleted_makes_room(storage: LeaderStorage) -> None:
         put(storage, "c/job", f"p{index}")
 
 
+@pytest.mark.proves("N3")
+def test_what_takes_the_place_of_a_value_needs_its_room_alone(
+    storage: LeaderStorage,
+) -> None:
+    """N3: a store that is nearly full is written to, as long as it does not grow."""
+    for index in range(4):
+        put(storage, "c/job", f"p{index}")
+    put(storage, "c/job", "p0")
+    with storage.batch():
+        storage.commit("c/job", [Delete("p1", None), Put("p4", PART, None)])
+    with pytest.raises(StoreFullError, match="c/job"):
+        storage.commit("c/job", [Put("p0", PART, None), Put("p5", PART, None)])
+    assert storage.list("c/job", "", after="", count_max=9) == ["p0", "p2", "p3", "p4"]
+
+
+@pytest.mark.proves("N3")
+def test_a_job_goes_on_where_others_have_filled_all_stores(
+    storage: LeaderStorage,
+) -> None:
+    """N3: also under a limit below what is there: to lower it ends nothing."""
+    put(storage, "c/job", "p")
+    for index in range(9):
+        put(storage, f"c/{index}", "p")
+    put(storage, "c/job", "p")
+    storage.limit(StoreLimits(bytes_max=500_000, bytes_per_component_max=50_000))
+    put(storage, "c/job", "p")
+    with pytest.raises(StoreFullError):
+        storage.commit("c/job", [Put("p", PART + b"more", None)])
+
+
 def test_another_limit_holds_from_the_next_commit_on(storage: LeaderStorage) -> None:
     """N3: without a restart; what is there stays when less may be."""
     for index in range(4):
