@@ -21,8 +21,10 @@ may go on with what is not there any more:
 * *Leases.*  Which servers granted after the backup, and which leases they admitted, is
   not on record.  The longest one that is counts as that of a server of now, so that the
   next one waits for it, and at least for what a server without a record waits for.
-* *Versions* of the leader store.  A path may have been at version 7 with another value.
-  All versions are raised, so that none of them comes again.
+* *Versions* of the leader store.  A path may have been at version 7 with another value,
+  after the backup or after an earlier restore of it.  All versions are raised to the
+  time of the restore, with room for millions of commits in each second before, so that
+  none of them comes again.
 
 What was committed after the backup is lost.
 """
@@ -65,7 +67,7 @@ _TABLES: Final = ("epochs", "store", "incarnation")
 _EPOCH_ORIGIN_SECONDS: Final = 1_577_836_800
 _AHEAD_SECONDS_MAX: Final = 24 * 60 * 60
 _INCARNATION_MAX: Final = 2**31 - 3
-_VERSION_RAISE: Final = 2**32
+_COMMIT_BITS: Final = 22  # in a second; versions stay below 2^53, as JSON wants it
 _CHECKSUM_SIZE_BYTES: Final = 32
 _EVERY_ROW: Final = {
     "epochs": "SELECT component_id, epoch FROM epochs ORDER BY component_id",
@@ -214,7 +216,10 @@ def _go_on_from(copy: sqlite3.Connection, taken_seconds: int) -> None:
         "INSERT OR REPLACE INTO epochs VALUES (?, ?)",
         (EVERY_COMPONENT, ((incarnation + 1) << COUNTER_BITS) - 1),
     )
-    copy.execute("UPDATE store SET version = version + ?", (_VERSION_RAISE,))
+    copy.execute(
+        "UPDATE store SET version = max(version + 1, ?)",
+        ((incarnation + 1) << _COMMIT_BITS,),
+    )
     copy.execute("PRAGMA application_id = 0")
     copy.execute("COMMIT")
 

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from election import Delete, Put, VersionedValue
+from election import Delete, Put
 from election.epochs import EVERY_COMPONENT, IncarnationEpochs
 from leaderserver.server import backup as backup_module
 from leaderserver.server.backup import BackupInformation, back_up, restore_backup
 from leaderserver.server.sqlite_storage import SQLiteStorage
 from leaderserver.server.storage_database import DATABASE_FILE_NAME
-from nameservice import ConfigurationError, StorageError
+from nameservice import ConfigurationError, StorageError, VersionMismatchError
 
 
 if TYPE_CHECKING:
@@ -233,8 +233,11 @@ class TestRestore:
         information = restore_backup(backup, tmp_path / "new" / "data")
         assert information.value_count == 3
         storage = SQLiteStorage(tmp_path / "new" / "data")
-        assert storage.get(JOB, "b") == VersionedValue(value=b"two", version=2**32 + 1)
-        storage.commit(JOB, [Delete("b", 2**32 + 1), Put("a", b"more", 2**32 + 1)])
+        found = storage.get(JOB, "b")
+        assert found is not None
+        assert found.value == b"two"
+        assert 2**32 < found.version < 2**53
+        storage.commit(JOB, [Delete("b", found.version), Put("a", b"more")])
         assert list(storage.list(JOB, "", after="", count_max=9)) == ["a"]
         storage.close()
 
@@ -341,10 +344,39 @@ class TestRestore:
         restore_backup(backup, tmp_path / "once")
         back_up(tmp_path / "once", tmp_path / "second")
         restore_backup(tmp_path / "second", tmp_path / "twice")
-        storage = SQLiteStorage(tmp_path / "twice")
-        found = storage.get(JOB, "a")
-        assert found == VersionedValue(value=b"one", version=2**33 + 1)
-        storage.close()
+        versions = []
+        for name in ("once", "twice"):
+            storage = SQLiteStorage(tmp_path / name)
+            found = storage.get(JOB, "a")
+            storage.close()
+            assert found is not None
+            assert found.value == b"one"
+            versions.append(found.version)
+        assert versions[0] < versions[1] < 2**53
+
+    @pytest.mark.proves("L1")
+    def test_a_second_try_gives_no_version_again(
+        self, tmp_path: Path, backup: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """
+        L1: the first one was served for a while, and given up.
+
+        A job that remembered a version from there overwrote what another had written.
+        """
+        restore_backup(backup, tmp_path / "first")
+        first = SQLiteStorage(tmp_path / "first")
+        first.commit(JOB, [Put("a", b"remembered")])
+        remembered = first.get(JOB, "a")
+        first.close()
+        assert remembered is not None
+        now = time.time()
+        monkeypatch.setattr(time, "time", lambda: now + 1)
+        restore_backup(backup, tmp_path / "second")
+        second = SQLiteStorage(tmp_path / "second")
+        second.commit(JOB, [Put("a", b"another")])
+        with pytest.raises(VersionMismatchError):
+            second.commit(JOB, [Put("a", b"stale", remembered.version)])
+        second.close()
 
     def test_nothing_is_overwritten(
         self, tmp_path: Path, data_dir: Path, backup: Path
