@@ -16,6 +16,7 @@ from nameservice.errors import ConfigurationError
 __all__ = [
     "COUNTER_BITS",
     "EVERY_COMPONENT",
+    "INCARNATION_MAX",
     "EpochSource",
     "IncarnationEpochs",
     "ProcessEpochs",
@@ -27,7 +28,9 @@ COUNTER_BITS: Final = 32
 EVERY_COMPONENT: Final = ""
 """What an epoch is recorded for that was granted, and is over, whatever component."""
 
-_INCARNATION_MAX: Final = 2**31 - 1
+INCARNATION_MAX: Final = 2**31 - 1
+"""The highest that an epoch has room for."""
+
 _AHEAD_SECONDS_MAX: Final = 24 * 60 * 60
 _NS_PER_SECOND: Final = 1_000_000_000
 
@@ -74,9 +77,9 @@ class IncarnationEpochs:
     """
 
     def __init__(self, incarnation: int, *, started_ns: int) -> None:
-        if not 1 <= incarnation <= _INCARNATION_MAX:
+        if not 1 <= incarnation <= INCARNATION_MAX:
             message = (
-                f"incarnation {incarnation} is not in 1 to {_INCARNATION_MAX}: the "
+                f"incarnation {incarnation} is not in 1 to {INCARNATION_MAX}: the "
                 "clock or the data directory of this server is wrong"
             )
             raise ConfigurationError(message)
@@ -103,7 +106,7 @@ class IncarnationEpochs:
         """Return whether *epoch* is at most a day ahead of our own clock."""
         elapsed_seconds = (now_ns - self._started_ns) // _NS_PER_SECOND
         ceiling = self._first + elapsed_seconds + _AHEAD_SECONDS_MAX
-        return incarnation_of(epoch) <= min(ceiling, _INCARNATION_MAX - 1)
+        return incarnation_of(epoch) <= min(ceiling, INCARNATION_MAX - 1)
 
     def observe(self, epoch: int) -> None:
         """Go on in an incarnation of our own if *epoch* is above what we drew."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 from election.config import ElectionConfig
-from election.epochs import IncarnationEpochs
+from election.epochs import INCARNATION_MAX, IncarnationEpochs
 from leaderserver.server.clock_witness import ClockWitness
 from leaderserver.server.service import LeaderService
 from leaderserver.server.service_config import ServiceConfig
@@ -50,12 +50,20 @@ def start_service(
     Return the service of a server that starts now.
 
     Raises:
-        ConfigurationError: If there is no data directory, and the clock was never set.
+        ConfigurationError: If the clock is beyond all epochs, or was never set and
+            there is no data directory.
         StorageError: If the incarnation could not be recorded.
     """
     wall_ns = time.time_ns() - _INCARNATION_ORIGIN_SECONDS * NS_PER_SECOND
     now_ns = clock.now_ns()
     at_least = max(1, wall_ns // NS_PER_SECOND)
+    if at_least >= INCARNATION_MAX:
+        # Before it is on record, where it would outlive the mistake.
+        message = (
+            f"the clock of this machine is {at_least:,} seconds after 2020, and epochs "
+            f"have room for {INCARNATION_MAX:,}: set the clock"
+        )
+        raise ConfigurationError(message)
     if not storage.is_durable:
         if wall_ns < _CLOCK_NS_MIN:
             message = (
