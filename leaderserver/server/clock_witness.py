@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import Final, final
 
-from election.epochs import incarnation_after
+from election.epochs import INCARNATION_MAX, incarnation_after
 from nameservice import get_logger
 
 
@@ -51,10 +51,8 @@ class ClockWitness:
         """
         try:
             return self._next(at_least)
-        except (OSError, ValueError) as error:
-            self._log.warning(
-                "clock.unwitnessed", directory=str(self._directory), error=str(error)
-            )
+        except OSError as error:
+            self._tell_unwitnessed(error)
             return at_least
 
     def _next(self, at_least: int) -> int:
@@ -69,8 +67,7 @@ class ClockWitness:
         )
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-            text = os.pread(descriptor, _DIGITS_MAX, 0).decode("ascii").strip()
-            used = int(text) if text else 0
+            used = self._read(descriptor)
             incarnation = incarnation_after(used, at_least=at_least)
             if used > at_least:
                 self._log.warning(
@@ -83,9 +80,21 @@ class ClockWitness:
             os.close(descriptor)
         return incarnation
 
+    def _read(self, descriptor: int) -> int:
+        """Return the earlier number, or 0 if there is none, or none that we wrote."""
+        text = os.pread(descriptor, _DIGITS_MAX, 0)
+        try:
+            used = int(text.decode("ascii").strip() or 0)
+        except ValueError as error:
+            # What we leave in its place is a witness again, at the next start.
+            self._tell_unwitnessed(error)
+            return 0
+        # Earlier versions left what a clock said that was beyond all epochs.
+        return used if used < INCARNATION_MAX else 0
+
     def _leave(self, descriptor: int, text: bytes) -> None:
         """
-        Write *text* over the earlier number, which is not longer.
+        Write *text* over what was there: an earlier number is not longer.
 
         Nothing is emptied before: on a full disk the earlier number stays, for this
         start, which is above it all the same, and for the next one.
@@ -94,6 +103,9 @@ class ClockWitness:
             os.pwrite(descriptor, text, 0)
             os.ftruncate(descriptor, len(text))
         except OSError as error:
-            self._log.warning(
-                "clock.unwitnessed", directory=str(self._directory), error=str(error)
-            )
+            self._tell_unwitnessed(error)
+
+    def _tell_unwitnessed(self, error: Exception) -> None:
+        self._log.warning(
+            "clock.unwitnessed", directory=str(self._directory), error=str(error)
+        )

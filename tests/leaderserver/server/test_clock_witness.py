@@ -48,13 +48,14 @@ class TestClockWitness:
         assert ClockWitness(tmp_path / "own").next_incarnation(at_least=100) > 500
 
     @pytest.mark.proves("E2")
-    @pytest.mark.parametrize("text", ["x", "-", "1.5"])
+    @pytest.mark.parametrize("text", ["x", "-", "1.5", "\0\0\0\0\0\0\0\0\0\0"])
     def test_what_cannot_be_read_is_logged(self, tmp_path: Path, text: str) -> None:
-        """E2: then the clock is all there is."""
+        """E2: then the clock is all there is, that once: a loss of power may do it."""
         (tmp_path / "incarnation").write_text(text)
         with capture_logs() as logs:
             assert ClockWitness(tmp_path).next_incarnation(at_least=7) == 7
         assert [line["event"] for line in logs] == ["clock.unwitnessed"]
+        assert ClockWitness(tmp_path).next_incarnation(at_least=3) == 8
 
     def test_only_its_own_directory_will_do(self, tmp_path: Path) -> None:
         """Where somebody else has put a link, nothing is read or written."""
