@@ -45,6 +45,22 @@ class _Hold:
     is_reinstated: bool
     effects: list[ElectionEffect] = Factory(list)
 
+    def forget_grants(self) -> None:
+        """Drop the grants that wait, with their ends: another leadership has begun."""
+        ended = {
+            effect.affirmation.epoch
+            for effect in self.effects
+            if isinstance(effect, GrantLeadership)
+        }
+        self.effects = [
+            effect
+            for effect in self.effects
+            if not (
+                isinstance(effect, GrantLeadership | RevokeLeadership)
+                and effect.affirmation.epoch in ended
+            )
+        ]
+
 
 @final
 class HeldEffects:
@@ -65,6 +81,7 @@ class HeldEffects:
         else:
             hold.epoch = epoch
             hold.is_reinstated = is_reinstated
+            hold.forget_grants()
 
     def keep(self, effect: ElectionEffect) -> bool:
         """Return whether *effect* must wait; it is kept then."""

@@ -14,6 +14,10 @@ predecessor is decided, and its grant comes after that (rules E2, L2).
 for nothing else: a read that follows an acknowledged commit sees it, and a slow write
 of one component delays no read of another.
 
+An epoch that waits when a higher one of its component is to be recorded gives way to
+it, if nothing else was asked of that component in between: it was never granted.  So a
+disk that hangs does not gather an epoch for each contender that comes and goes.
+
 Each lane has one batch under way.  The shell asks `next_work` until there is none, does
 it wherever it likes, and says `finished`.
 """
@@ -23,7 +27,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TypeAlias, final
 
-from attrs import Factory, define, field, frozen, validators
+from attrs import Factory, define, evolve, field, frozen, validators
 
 from election import Put, StoreOperation
 
@@ -119,7 +123,7 @@ class StorageLimits:
 
     Attributes:
         job_count_max: How many requests may wait or be under way; epochs come on top,
-            of which there is one for a component at the most.
+            of which one at the most waits for a component behind its other writes.
         size_bytes_max: What they may hold in sum.
         batch_count_max: How many jobs go in one batch.
         batch_size_bytes_max: No job joins a batch that holds as much.
@@ -154,6 +158,8 @@ class StorageQueue:
         # wait for one of those.
         self._newest_writes: dict[str, int] = {}
         self._behind: dict[int, list[StorageJob]] = {}
+        # Of each record that waits, the epoch that it is to be.
+        self._epochs: dict[int, int] = {}
 
     def __len__(self) -> int:
         """Return how many jobs wait or are under way."""
@@ -176,13 +182,18 @@ class StorageQueue:
         return component_id in self._newest_writes
 
     def add(self, task: StorageTask) -> int:
-        """Enter *task*; return its number."""
+        """Enter *task*; return its number, which is that of one that it replaces."""
+        before = self._newest_writes.get(task.component_id)
+        if isinstance(task, RecordEpochTask) and before in self._epochs:
+            self._epochs[before] = task.epoch
+            return before
         self._number += 1
         self._job_count += 1
         size_bytes = _size_bytes(task)
         self._size_bytes += size_bytes
         job = StorageJob(number=self._number, task=task, size_bytes=size_bytes)
-        before = self._newest_writes.get(task.component_id)
+        if isinstance(task, RecordEpochTask):
+            self._epochs[job.number] = task.epoch
         if not isinstance(task, GetTask | ListTask):
             self._newest_writes[task.component_id] = job.number
             self._writes.waiting.append(job)
@@ -223,6 +234,9 @@ class StorageQueue:
             and size_bytes < self._limits.batch_size_bytes_max
         ):
             job = lane.waiting.popleft()
+            if isinstance(job.task, RecordEpochTask):
+                epoch = self._epochs.pop(job.number)
+                job = evolve(job, task=evolve(job.task, epoch=epoch))
             jobs.append(job)
             # What is read may be as large as the largest value.
             size_bytes += job.size_bytes

@@ -128,6 +128,27 @@ class TestGrants:
         assert granted(sent).affirmation.contender_id == "y"
         assert not any(isinstance(message, Revoked) for message in sent)
 
+    @pytest.mark.proves("N3")
+    def test_a_disk_that_hangs_gathers_no_epochs(self, slow: SlowConversation) -> None:
+        """
+        N3: however many contenders come and go meanwhile, one epoch of a job waits.
+
+        It is the newest, and behind one that is under way.
+        """
+        alice = talker(slow, "alice")
+        for number in range(50):
+            alice.say(register(f"x{number}"))
+            slow.take_work()
+            alice.say(WithdrawRequest(component_id=JOB, contender_id=f"x{number}"))
+        alice.say(register("last"))
+        assert slow.service.figures(now_ns=slow.now_ns)["storage_waiting"] == 2
+        held = slow.service._steps._held._holds[JOB].effects
+        assert len(held) == 1
+        grant = granted(slow.work())
+        assert grant.affirmation.contender_id == "last"
+        assert slow.storage.recorded_epochs() == {JOB: grant.affirmation.epoch}
+        assert slow.service.figures(now_ns=slow.now_ns)["storage_waiting"] == 0
+
     def test_many_grants_are_one_batch(self, slow: SlowConversation) -> None:
         """What one fsync can do is not done by two."""
         alice, bob = talker(slow, "alice"), talker(slow, "bob")

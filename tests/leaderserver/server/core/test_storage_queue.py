@@ -58,13 +58,36 @@ class TestWrites:
         """By number and by bytes; what is too large for any batch goes alone."""
         limits = StorageLimits(batch_count_max=2, batch_size_bytes_max=1_000)
         queue = StorageQueue(limits)
-        for task in (epoch(), epoch(), commit(value=bytes(5_000)), epoch()):
+        large = commit(value=bytes(5_000))
+        for task in (epoch("c/b"), epoch("c/c"), large, epoch("c/d")):
             queue.add(task)
         sizes = []
         while (work := queue.next_work()) is not None:
             sizes.append(len(work.jobs))
             queue.finished(work)
         assert sizes == [2, 1, 1]
+
+    @pytest.mark.proves("L2", "N3")
+    def test_an_epoch_gives_way_to_a_higher_one(self) -> None:
+        """N3: but none passes a commit of an earlier leader of its component (L2)."""
+        queue = StorageQueue()
+        queue.add(epoch(number=1))
+        work = queue.next_work()
+        for task in (
+            *(epoch(number=2), epoch("c/b"), get("c/a"), epoch(number=3)),
+            *(commit(), epoch(number=4), epoch(number=5)),
+        ):
+            queue.add(task)
+        assert len(queue) == 6
+        assert tasks(work) == [epoch(number=1)]
+        assert work is not None
+        queue.finished(work)
+        work = queue.next_work()
+        expected = [epoch(number=3), epoch("c/b"), commit(), epoch(number=5)]
+        assert tasks(work) == expected
+        assert work is not None
+        queue.finished(work)
+        assert tasks(queue.next_work()) == [get("c/a")]
 
     def test_what_waits_has_limits(self) -> None:
         """By number and by bytes; an epoch is never refused (N3)."""
@@ -161,7 +184,7 @@ class TestReads:
             finish("write")
             finish("read")
             start()
-        assert sorted(done) == [number for number, _ in added]
+        assert sorted(done) == sorted({number for number, _ in added})
         writes = {n for n, task in added if not isinstance(task, GetTask | ListTask)}
         assert [n for n in done if n in writes] == sorted(writes)
         assert (len(queue), queue.size_bytes) == (0, 0)
