@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import select
 import signal
 import socket
+import sys
 import threading
 from typing import TYPE_CHECKING, Final
+
+from lodestar.streams import discard
 
 
 if TYPE_CHECKING:
@@ -18,6 +22,10 @@ __all__ = ["STOP_SIGNALS", "stop_signals"]
 
 STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _READ_SIZE_BYTES: Final = 4_096
+# What interrupts a write, and means nothing to us or, by default, to anybody.
+_INTERRUPTION: Final = signal.SIGURG
+# How long a reader of standard output may take to make room once we are to end.
+_UNREAD_TIMEOUT_MS: Final = 1_000
 
 
 @contextlib.contextmanager
@@ -35,12 +43,17 @@ def stop_signals(
     signal to another thread: it would wait for ever.  So what counts is the byte that
     Python writes within the signal, and a thread that reads it.
 
+    A thread that writes to a pipe whose reader hangs would never hear of it, nor end:
+    what it has to say is lost then.
+
     Args:
         notify: Runs on that thread.
         takes_hangup: Whether SIGHUP has a meaning of its own here, and is wanted even
             where it was to be ignored.
     """
-    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    before = {
+        number: signal.getsignal(number) for number in (*STOP_SIGNALS, _INTERRUPTION)
+    }
     # A parent such as nohup wants us to be left alone by SIGHUP.
     wanted = {
         number
@@ -52,11 +65,15 @@ def stop_signals(
     with reader, writer:
         writer.settimeout(0)
         thread = threading.Thread(
-            target=_tell, args=(reader, wanted, notify), name="signals", daemon=True
+            target=_tell,
+            args=(reader, wanted, notify),
+            kwargs={"takes_hangup": takes_hangup},
+            name="signals",
+            daemon=True,
         )
         thread.start()
         wakeup_before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
-        for number in wanted:
+        for number in (*wanted, _INTERRUPTION):
             signal.signal(number, _handle)
         try:
             yield
@@ -76,8 +93,26 @@ def _tell(
     reader: socket.socket,
     wanted: Collection[signal.Signals],
     notify: Callable[[signal.Signals], None],
+    *,
+    takes_hangup: bool,
 ) -> None:
     while numbers := reader.recv(_READ_SIZE_BYTES):
         for number in numbers:
             if number in wanted:
                 notify(signal.Signals(number))
+                if number != signal.SIGHUP or not takes_hangup:
+                    _release_writers()
+
+
+def _release_writers() -> None:
+    """Have those go on who wait for room in standard output, if it stays full."""
+    poll = select.poll()
+    with contextlib.suppress(OSError, ValueError):  # it is no file, or closed
+        poll.register(sys.stdout.fileno(), select.POLLOUT)
+        if poll.poll(_UNREAD_TIMEOUT_MS):
+            return
+        discard(sys.stdout)
+        # A write that a signal interrupts is tried again: where there is room by now.
+        for thread in threading.enumerate():
+            if thread.ident is not None and thread is not threading.current_thread():
+                signal.pthread_kill(thread.ident, _INTERRUPTION)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import os
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 from lodestar.running import run
 from nameservice import NameServiceError, RemoteProtocolError
 from tests.lodestar.running import WAIT_SECONDS, Lines, ask_here, environment
+from tests.recording import wait_until
 
 
 def told(error: NameServiceError | OSError, capsys: pytest.CaptureFixture[str]) -> str:
@@ -156,6 +158,34 @@ def unread() -> Iterator[int]:
     yield writer
     os.close(writer)
     os.close(reader)
+
+
+@pytest.mark.shells
+@pytest.mark.proves("N5")
+@pytest.mark.parametrize("verb", ["watch", "watch-store"])
+def test_a_verb_ends_whose_answers_are_not_read(
+    verb: str, unread: int, leader_server_url: str
+) -> None:
+    """N5: at SIGTERM, with 0; it waited for its reader, and only SIGKILL ended it."""
+    before = sessions_at(leader_server_url)
+    with subprocess.Popen(
+        [*(sys.executable, "-m", "lodestar", verb, "job"), "--url", leader_server_url],
+        env=environment(),
+        stdout=unread,
+    ) as watch:
+        try:
+            # Its signals are heeded before it has a session.
+            wait_until(lambda: bool(sessions_at(leader_server_url) - before))
+            watch.terminate()
+            assert watch.wait(WAIT_SECONDS) == 0
+        finally:
+            watch.kill()
+
+
+def sessions_at(url: str) -> set[str]:
+    """Return the sessions of a server, but for that of the question."""
+    sessions = json.loads(ask_here("sessions", "--json", "--url", url).out)
+    return {each["session_id"] for each in sessions if each["age_seconds"] > 0.1}
 
 
 @pytest.mark.shells
