@@ -57,19 +57,21 @@ __all__ = ["QueryShell"]
 
 _WAIT_MS_MAX: Final = 60_000
 _TIME_WENT: Final = TimeWent()
+_IN_A_HANDLER: Final = "a signal handler may close a client, not ask it"
 
 
 @final
 class _Waiter:
     """One thread that waits, for one or more requests."""
 
-    __slots__ = ("lock", "open_count")
+    __slots__ = ("lock", "open_count", "thread_id")
 
     lock: threading.Lock
     """Held until there is something to look at; none before the thread sleeps."""
 
     def __init__(self, open_count: int) -> None:
         self.open_count = open_count
+        self.thread_id = _thread.get_ident()
 
 
 @final
@@ -110,6 +112,7 @@ class QueryShell(QueryDriver):
         self._requests = self._core.requests
         self._waiters: dict[_Waiter, None] = {}
         self._driver: _Waiter | None = None
+        self._main_thread_id = threading.main_thread().ident  # it runs signal handlers
         self._polling_until_ns = 0
         self._is_closed = False
         # Of the same lock: one of its own could be held where a signal handler closes.
@@ -134,16 +137,19 @@ class QueryShell(QueryDriver):
 
         Raises:
             ForkedClientError: In a child of the process that made it.
-            LocalProtocolError: In a signal handler that has interrupted a turn.
+            LocalProtocolError: In a signal handler that has interrupted a turn, or a
+                wait for an answer.
         """
         self._guard.check()
         if self._is_interrupted():
-            raise LocalProtocolError("a signal handler may close a client, not ask it")
+            raise LocalProtocolError(_IN_A_HANDLER)
         waiter = _Waiter(len(requests))
         for request in requests:
             request.waiter = waiter
         try:
             with self._lock:
+                if waiter.thread_id == self._main_thread_id:
+                    self._check_not_waiting()
                 if not self._ask_now(requests):
                     self._turn(requests)
                     if not waiter.open_count:
@@ -202,6 +208,20 @@ class QueryShell(QueryDriver):
     def _is_interrupted(self) -> bool:
         """Return whether this thread is amid a turn, and now in a signal handler."""
         return bool(self._lock._is_owned())  # type: ignore[attr-defined]  # noqa: SLF001
+
+    def _check_not_waiting(self) -> None:
+        """
+        Raise an error if the main thread waits already; under the lock.
+
+        Then this is a signal handler that has interrupted the wait.  What its thread
+        receives for itself and all others, it receives when the handler has returned:
+        they all would wait for ever, past every deadline.
+        """
+        if any(
+            waiter is not None and waiter.thread_id == self._main_thread_id
+            for waiter in (self._driver, *self._waiters)
+        ):
+            raise LocalProtocolError(_IN_A_HANDLER)
 
     # -- driving -----------------------------------------------------------------------
 

@@ -310,6 +310,65 @@ class TestThreads:
                 proxy.call(lambda r=routing_id, a=answer: proxy.send(r, a))  # type: ignore[misc]  # a default binds
             assert other[0].result(WAIT_SECONDS) == row(2)
 
+    @pytest.mark.proves("Q3")
+    @pytest.mark.parametrize("is_driving", [True, False])
+    def test_a_question_of_a_signal_handler(
+        self,
+        proxy: ScriptedProxy,
+        state: ScriptedState,
+        client: QueryableStateClient,
+        *,
+        is_driving: bool,
+    ) -> None:
+        """
+        A handler that interrupts a wait for an answer may not ask, and is told so.
+
+        It waited for what its own thread was to receive, or was to be told to: for
+        ever, and every other thread with it.
+        """
+        client.get(*STATE, "N1")
+        came = threading.Semaphore(0)
+        told: list[Exception] = []
+
+        def swallow(*_: object) -> Reply:
+            came.release()
+            return [b"LDQ"]
+
+        def ask(*_: object) -> None:
+            try:
+                client.get(*STATE, "N2")
+            except LocalProtocolError as error:
+                told.append(error)
+            state.on_ask = None
+
+        def interrupt() -> None:
+            assert came.acquire(timeout=WAIT_SECONDS)  # the main thread has asked
+            main = threading.main_thread().ident
+            assert main is not None
+            signal.pthread_kill(main, signal.SIGUSR1)
+
+        state.on_ask = swallow
+        before = signal.signal(signal.SIGUSR1, ask)
+        try:
+            with ThreadPoolExecutor(2) as pool:
+                others = []
+                if not is_driving:
+                    others = [pool.submit(client.get, *STATE, "N4", deadline_seconds=1)]
+                    assert came.acquire(timeout=WAIT_SECONDS)
+                helper = pool.submit(interrupt)
+                with pytest.raises(DeadlineExceededError):
+                    client.get(*STATE, "N3", deadline_seconds=1)
+                helper.result(WAIT_SECONDS)
+                for other in others:
+                    with pytest.raises(DeadlineExceededError):
+                        other.result(WAIT_SECONDS)
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+        assert [str(error) for error in told] == [
+            "a signal handler may close a client, not ask it"
+        ]
+        assert client.get(*STATE, "N5") == row(5)
+
 
 class TestClosing:
     def test_by_a_signal_handler(
