@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, final
 
 from nameservice import LocalProtocolError
 from queryablestate.client.aio import AsyncQueryShell
-from queryablestate.client.builder import QueryBuilder, raise_error
+from queryablestate.client.builder import QueryBuilder, raise_error, remade_error
 from queryablestate.client.requests import StaleRouteError
 from queryablestate.client.scanning import Scan, ScanBounds, ScannedPage
 from queryablestate.client.walking import Walk
@@ -96,6 +96,10 @@ class AsyncStateScans:
             scan_of: Makes what decides which rows are asked for next.
             deadline_seconds: How long each page may take.
             least: How new it must be.
+
+        Raises:
+            StateUnavailableError: If it is another state of the same name by now: rows
+                of two states are never told as those of one.
         """
         deadline_ns = self._builder.deadline_ns(deadline_seconds)
         route = await self.route(job_id, state_name, deadline_ns)
@@ -106,13 +110,19 @@ class AsyncStateScans:
             route = await self.route(job_id, state_name, deadline_ns, is_new=True)
             scan = scan_of(route)
         scan.begin(route)
+        is_begun = False
         if scan.is_over:  # what there is none of has columns, too
             yield ScannedPage(route, (), (), is_last=True)
         while not scan.is_over:
             pages = self._builder.nodes(route, scan.wanted(), deadline_ns, least)
             await self._shell.run(*pages)
             if any(isinstance(page.error, StaleRouteError) for page in pages):
-                route = await self.route(job_id, state_name, deadline_ns, route)
+                before = route
+                route = await self.route(job_id, state_name, deadline_ns, before)
+                if route.state_number != before.state_number:
+                    if is_begun:
+                        raise remade_error(route)
+                    scan = scan_of(route)
                 scan.begin(route)
                 continue
             for page in pages:
@@ -120,6 +130,7 @@ class AsyncStateScans:
                 scan.take(page.node_index, page.result, page.next_start)
             readings = [page.reading for page in pages if page.reading is not None]
             rows = scan.pop()
+            is_begun = True
             yield ScannedPage(route, rows, readings, scan.is_over)
             deadline_ns = self._builder.deadline_ns(deadline_seconds)
 

@@ -31,7 +31,7 @@ from queryablestate.client.requests import (
 from queryablestate.client.results import PartialResult, StateEntry, StatePage
 from queryablestate.client.routes import Asking, Route
 from queryablestate.client.scanning import PAGE_ROW_COUNT_MAX, ScannedPage
-from queryablestate.errors import UnknownKeyError
+from queryablestate.errors import StateUnavailableError, UnknownKeyError
 from queryablestate.wire.clients import DescribeState, ListJobs, ListStates
 from queryablestate.wire.questions import CountKeys, ScanRows, WalkRows
 
@@ -56,6 +56,7 @@ __all__ = [
     "page_of",
     "partial_of",
     "raise_error",
+    "remade_error",
     "reply_of",
     "values_of",
 ]
@@ -66,6 +67,7 @@ MISSING: Final[Any] = type("MISSING", (), {"__repr__": lambda _: "MISSING"})()
 """The default of ``default``: a key that does not exist is an error."""
 
 _STATE_COUNT_MAX: Final = 10_000
+_RETRY_AFTER_SECONDS: Final = 0.1
 _DEADLINE_SECONDS_MAX: Final = 86_400.0
 
 
@@ -353,6 +355,17 @@ def raise_error(error: Exception | None) -> None:
     """Raise *error* if there is one."""
     if error is not None:
         raise error
+
+
+def remade_error(route: Route) -> StateUnavailableError:
+    """Return the error of who has read a part of another state than that of *route*."""
+    return StateUnavailableError(
+        route.description.job_id,
+        route.description.state_name,
+        (),
+        _RETRY_AFTER_SECONDS,
+        "it was dropped and made anew while it was read; ask again",
+    )
 
 
 def reply_of(call: Call, expected: type[T]) -> T:

@@ -460,7 +460,8 @@ class QueryableStateClient:
             of a list state, ``(key, item)`` for each item, in their order.
 
         Raises:
-            StateUnavailableError: If a node that holds key groups is away.
+            StateUnavailableError: If a node that holds key groups is away; or if the
+                state was dropped and made anew meanwhile.
             NameServiceError: As `get`, while iterating.
             ConfigurationError: If *limit* is negative.
         """

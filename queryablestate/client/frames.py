@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 from nameservice import ConfigurationError
 from nameservice.clock import MS_PER_SECOND
 from queryablestate.client.floors import Floor, floor_of_reading
-from queryablestate.errors import StateUnavailableError, TableTooLargeError
+from queryablestate.errors import TableTooLargeError
 from queryablestate.schema.keys import ITEM_INDEX_SIZE_BYTES
 from queryablestate.schema.schema import (
     ArrayType,
@@ -46,7 +46,6 @@ FRESHNESS: Final = (
 )
 """Columns that tell as of when a row was read."""
 
-_RETRY_AFTER_SECONDS: Final = 0.1
 _NO_BATCH: Final = -1
 
 
@@ -101,7 +100,6 @@ class Frame:
 
         Raises:
             TableTooLargeError: If there are more than *row_limit*.
-            StateUnavailableError: If it is another state of the same name by now.
             ConfigurationError: If there is no column of one of the names.
         """
         self._follow(page.route)
@@ -128,18 +126,10 @@ class Frame:
         return self._arrow.arrow_table(self._fields, batches, self._metadata())
 
     def _follow(self, route: Route) -> None:
-        """Learn the columns from the first route, and refuse those of another state."""
-        before = self._route
-        if before is None:
+        """Learn the columns from the first route."""
+        if self._route is None:
             self._route = route
             self._choose(route)
-        elif before is not route and before.state_number != route.state_number:
-            raise StateUnavailableError(
-                *self._state,
-                (),
-                _RETRY_AFTER_SECONDS,
-                "it was dropped and made anew while it was read; ask again",
-            )
 
     def _choose(self, route: Route) -> None:
         fields = frame_fields(route.schema, has_freshness=self._has_freshness)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Self, final
 
 from nameservice import SystemClock
-from queryablestate.client.builder import QueryBuilder, raise_error
+from queryablestate.client.builder import QueryBuilder, raise_error, remade_error
 from queryablestate.client.requests import StaleRouteError
 from queryablestate.client.threads import QueryShell
 from queryablestate.client.walking import Walk, groups_by_node
@@ -99,14 +99,18 @@ class PartitionScanner:
             Spark has years that Python has not.
 
         Raises:
-            StateUnavailableError: If a node that holds key groups is away.
+            StateUnavailableError: If a node that holds key groups is away; or if the
+                state was dropped and made anew meanwhile.
             NameServiceError: As `QueryableStateClient.get` does.
         """
         # Also for all that it takes to find out where key groups have moved.
         deadline_ns = self._builder.deadline_ns(None)
         route = self._route(deadline_ns)
+        wanted = tuple(key_groups)
+        if max(wanted, default=0) >= len(route.owners):
+            raise remade_error(route)  # `parts` has told of the one before
         walk = Walk(
-            key_groups,
+            wanted,
             limit=None,
             page_row_count_max=self._shell.key_count_max,
             is_serial=True,
@@ -117,7 +121,10 @@ class PartitionScanner:
             (page,) = self._builder.nodes(route, walk.wanted(), deadline_ns, None)
             self._shell.run(page)
             if isinstance(page.error, StaleRouteError):
-                route = self._route(deadline_ns, route)
+                before = route
+                route = self._route(deadline_ns, before)
+                if route.state_number != before.state_number:
+                    raise remade_error(route)
                 walk.begin(route)
                 values = _value_columns(route)
                 continue

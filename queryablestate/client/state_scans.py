@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, final
 
 from nameservice import LocalProtocolError
-from queryablestate.client.builder import QueryBuilder, raise_error
+from queryablestate.client.builder import QueryBuilder, raise_error, remade_error
 from queryablestate.client.requests import StaleRouteError
 from queryablestate.client.scanning import Scan, ScanBounds, ScannedPage
 from queryablestate.client.threads import QueryShell
@@ -93,6 +93,10 @@ class StateScans:
             scan_of: Makes what decides which rows are asked for next.
             deadline_seconds: How long each page may take.
             least: How new it must be.
+
+        Raises:
+            StateUnavailableError: If it is another state of the same name by now: rows
+                of two states are never told as those of one.
         """
         deadline_ns = self._builder.deadline_ns(deadline_seconds)
         route = self.route(job_id, state_name, deadline_ns)
@@ -103,13 +107,19 @@ class StateScans:
             route = self.route(job_id, state_name, deadline_ns, is_new=True)
             scan = scan_of(route)
         scan.begin(route)
+        is_begun = False
         if scan.is_over:  # what there is none of has columns, too
             yield ScannedPage(route, (), (), is_last=True)
         while not scan.is_over:
             pages = self._builder.nodes(route, scan.wanted(), deadline_ns, least)
             self._shell.run(*pages)
             if any(isinstance(page.error, StaleRouteError) for page in pages):
-                route = self.route(job_id, state_name, deadline_ns, route)
+                before = route
+                route = self.route(job_id, state_name, deadline_ns, before)
+                if route.state_number != before.state_number:
+                    if is_begun:
+                        raise remade_error(route)
+                    scan = scan_of(route)
                 scan.begin(route)
                 continue
             for page in pages:
@@ -117,6 +127,7 @@ class StateScans:
                 scan.take(page.node_index, page.result, page.next_start)
             readings = [page.reading for page in pages if page.reading is not None]
             rows = scan.pop()
+            is_begun = True
             yield ScannedPage(route, rows, readings, scan.is_over)
             deadline_ns = self._builder.deadline_ns(deadline_seconds)
 

@@ -317,6 +317,39 @@ class TestWholeStates:
             after = page.next_after
         assert found == [one async for one in client.scan(*STATE)]
 
+    @pytest.mark.proves("F7")
+    @pytest.mark.parametrize("max_parallelism", [2, 8, 16])
+    async def test_another_state_of_the_same_name(
+        self,
+        state: ScriptedState,
+        client: AsyncQueryableStateClient,
+        max_parallelism: int,
+    ) -> None:
+        """
+        Rows of two states are never told as those of one.
+
+        A scan went on in the new state, behind the last row of the old one.
+        """
+        state.page_row_count_max = 3
+        rows = client.scan(*STATE)
+        await anext(rows)
+        state.state_number += 1_000_000
+        state.max_parallelism = max_parallelism
+        state.owners = (0, 1) * (max_parallelism // 2)
+        with pytest.raises(StateUnavailableError, match="made anew"):
+            [row async for row in rows]
+        assert [row async for row in client.scan(*STATE)]
+
+    async def test_another_state_before_the_first_row(
+        self, state: ScriptedState, client: AsyncQueryableStateClient
+    ) -> None:
+        """Nothing was told of the old one: the new one is read from its beginning."""
+        expected = [row async for row in client.scan(*STATE)]
+        state.state_number += 1_000_000
+        state.max_parallelism = 2
+        state.owners = (1, 0)
+        assert [row async for row in client.scan(*STATE)] == expected
+
     async def test_the_page_of_nothing(self, client: AsyncQueryableStateClient) -> None:
         """No node is asked where no row can be, and none is asked for too many."""
         page = await client.page(*STATE, start="N4", stop="N4")

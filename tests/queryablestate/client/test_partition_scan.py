@@ -178,3 +178,27 @@ class TestTrouble:
             pytest.raises(UnknownStateError),
         ):
             scanner.parts()
+
+    @pytest.mark.proves("F7")
+    @pytest.mark.parametrize("max_parallelism", [2, 8])
+    def test_another_state_of_the_same_name(self, max_parallelism: int) -> None:
+        """
+        Rows of two states are never told as those of one.
+
+        A part went on in the new state; of key groups that this one has not, it ended
+        with an IndexError.
+        """
+        state = ScriptedState(VALUE_SCHEMA, ROWS)
+        state.page_row_count_max = 3
+        with scanning(state) as scanner:
+            first, second = scanner.parts()
+            pages = scanner.rows(first)
+            next(pages)
+            state.state_number += 1_000_000
+            state.max_parallelism = max_parallelism
+            state.owners = (0, 1) * (max_parallelism // 2)
+            with pytest.raises(StateUnavailableError, match="made anew"):
+                list(pages)
+            if max_parallelism < len(first + second):
+                with pytest.raises(StateUnavailableError, match="made anew"):
+                    list(scanner.rows(second))
