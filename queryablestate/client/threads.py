@@ -273,11 +273,13 @@ class QueryShell(QueryDriver):
     def _give_up(self, waiter: _Waiter, requests: Sequence[Request]) -> None:
         """Forget *requests*: the thread that asked has been interrupted."""
         with self._lock:
-            self._waiters.pop(waiter, None)
-            self._turn()
-            self._step(RequestsDropped(requests=requests))
-            if self._driver is waiter:
-                self._hand_over()
+            try:
+                self._waiters.pop(waiter, None)
+                self._turn()
+                self._step(RequestsDropped(requests=requests))
+            finally:  # a second Ctrl-C, for one
+                if self._driver is waiter:
+                    self._hand_over()
 
     def _wait_ms(self) -> int:
         """Return how long to wait for the socket, rounded up; under the lock."""

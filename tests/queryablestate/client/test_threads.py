@@ -311,6 +311,54 @@ class TestThreads:
             assert other[0].result(WAIT_SECONDS) == row(2)
 
     @pytest.mark.proves("Q3")
+    def test_a_driver_that_is_interrupted_twice(
+        self,
+        proxy: ScriptedProxy,
+        state: ScriptedState,
+        client: QueryableStateClient,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """
+        A second Ctrl-C, amid what the first one brings about, leaves the client usable.
+
+        It left a driver that was gone: every later question waited for it, for ever.
+        """
+        client.get(*STATE, "N1")
+        came = threading.Event()
+
+        def swallow(*_: object) -> Reply:
+            came.set()
+            return [b"LDQ"]
+
+        def interrupt_again(**_: object) -> None:
+            monkeypatch.undo()
+            raise KeyboardInterrupt
+
+        def interrupt(*_: object) -> None:
+            monkeypatch.setattr(client._shell, "_turn", interrupt_again)
+            raise KeyboardInterrupt
+
+        def follow() -> None:
+            assert came.wait(WAIT_SECONDS)
+            main = threading.main_thread().ident
+            assert main is not None
+            signal.pthread_kill(main, signal.SIGUSR1)
+
+        state.on_ask = swallow
+        before = signal.signal(signal.SIGUSR1, interrupt)
+        helper = threading.Thread(target=follow)
+        helper.start()
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                client.get(*STATE, "N2")
+        finally:
+            helper.join()
+            signal.signal(signal.SIGUSR1, before)
+        state.on_ask = None
+        assert client._shell._driver is None
+        assert client.get(*STATE, "N3") == row(3)
+
+    @pytest.mark.proves("Q3")
     @pytest.mark.parametrize("is_driving", [True, False])
     def test_a_question_of_a_signal_handler(
         self,
