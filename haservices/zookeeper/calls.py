@@ -6,7 +6,6 @@ import time
 from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
 from haservices.answer import Answer
-from haservices.zookeeper.futures import when_done
 from nameservice import (
     DidNotHappenError,
     LocalProtocolError,
@@ -135,7 +134,7 @@ class BlockingCalls:
             except Exception as error:  # noqa: BLE001 - told to the asker alone
                 self._fail(answer, error)
             else:
-                when_done(asked, lambda asked: self._hand_on(asked, answer))
+                asked.add_done_callback(lambda asked: self._hand_on(asked, answer))
 
         self._unanswered[answer] = False
         if self._is_loop_over:  # after that: `end` looks after it has said so

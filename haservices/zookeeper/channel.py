@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar, final
 
-from haservices.zookeeper.futures import when_done
 from nameservice import NameServiceError
 
 
@@ -69,7 +68,7 @@ class ZooKeeperChannel:
                     self._on_failed(error)
             self._on_idle()
 
-        when_done(asked, done)
+        asked.add_done_callback(done)
 
     def forget(self) -> None:
         """Wait no more: the answer is dropped if it ever comes."""

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final, TypeVar, assert_never, final
 from haservices.answer import Answer
 from haservices.zookeeper.channel import ZooKeeperChannel
 from haservices.zookeeper.entry import Commit, Confirm, Entry, HolderRequest
-from haservices.zookeeper.futures import when_done
 from haservices.zookeeper.holding import ZooKeeperHolding, refuse
 from haservices.zookeeper.queue_core import QueueCore
 from haservices.zookeeper.queue_effects import (
@@ -374,7 +373,7 @@ class ZooKeeperContender:
                 path, _ = answer.result()
                 self._step(ContenderCreated(number=question.number, path=path))
 
-        when_done(created, done)
+        created.add_done_callback(done)
         self._wait(
             created, lambda answer: QuestionAnswered(path=answer[0], stat=answer[1])
         )
@@ -402,7 +401,8 @@ class ZooKeeperContender:
             self._step(OwnNodeWatched(number=effect.number, stat=answer.result()))
             self._advance()
 
-        when_done(self._session.watches.add(effect.path, self._own_node_changed), done)
+        watched = self._session.watches.add(effect.path, self._own_node_changed)
+        watched.add_done_callback(done)
 
     def _own_node_changed(self) -> None:
         self._step(OwnNodeChanged())

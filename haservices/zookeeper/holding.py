@@ -11,7 +11,6 @@ import itertools
 from typing import TYPE_CHECKING, Final, TypeVar, assert_never, final
 
 from haservices.zookeeper.entry import Commit, Confirm, Entry, HolderRequest
-from haservices.zookeeper.futures import when_done
 from haservices.zookeeper.holding_core import HoldingCore
 from haservices.zookeeper.holding_effects import (
     AnswerRequest,
@@ -280,9 +279,8 @@ class ZooKeeperHolding:
             if not is_ours:
                 self._advance()
 
-        when_done(
-            self._session.watches.add(self._paths.leader, self._leader_changed), done
-        )
+        watched = self._session.watches.add(self._paths.leader, self._leader_changed)
+        watched.add_done_callback(done)
 
     def _leader_changed(self) -> None:
         self._step(LeaderNodeChanged())

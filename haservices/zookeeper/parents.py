@@ -6,7 +6,6 @@ from collections import OrderedDict
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final, final
 
-from haservices.zookeeper.futures import when_done
 from haservices.zookeeper.nodes import NodeExistsError
 from haservices.zookeeper.paths import ancestors_of
 from nameservice import AuthenticationError
@@ -48,7 +47,7 @@ class Parents:
             done.set_result(None)
             return done
         created = [self._connection().create(node) for node in ancestors_of(path)]
-        when_done(created[-1], lambda _: self._created(path, created, done))
+        created[-1].add_done_callback(lambda _: self._created(path, created, done))
         return done
 
     def _created(

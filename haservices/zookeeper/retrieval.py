@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, assert_never, final
 
-from haservices.zookeeper.futures import when_done
 from haservices.zookeeper.reading import or_none
 from haservices.zookeeper.retrieval_core import (
     ContactLost,
@@ -194,7 +193,7 @@ class _Subscription:
         leader = or_none(self._session.connection.get(self._paths.leader))
         component = self._session.connection.exists(self._paths.node)
         # Answers come in the order of the questions: the last one completes the set.
-        when_done(component, lambda answer: self._take(number, leader, answer))
+        component.add_done_callback(lambda answer: self._take(number, leader, answer))
 
     def _take(
         self,

@@ -47,7 +47,6 @@ from haservices.zookeeper.contact import (
     TellSuspended,
     TimePassed,
 )
-from haservices.zookeeper.futures import when_done
 from haservices.zookeeper.nodes import format_session_id
 from haservices.zookeeper.parents import Parents
 from haservices.zookeeper.probe import ZooKeeperProbe
@@ -460,8 +459,8 @@ class ZooKeeperSession:
         connection = self._connection
         sent_ns = self.clock.now_ns()
         witnessed = connection.sync()
-        when_done(
-            witnessed, lambda answer: self._sync_answered(connection, answer, sent_ns)
+        witnessed.add_done_callback(
+            lambda answer: self._sync_answered(connection, answer, sent_ns)
         )
         return witnessed
 
