@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from typing import TYPE_CHECKING, Final, final
 
@@ -17,10 +16,12 @@ from nameservice import (
     get_logger,
 )
 from nameservice.fields import check_address
+from nameservice.interruptible import InterruptibleEvent
 from nameservice.parameters import check_timeout_seconds
 
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable, Iterator
     from uuid import UUID
 
@@ -40,14 +41,15 @@ class Leadership:
 
     Attributes:
         session: The leadership, as the leader store takes it.
-        lost: Set once the leadership is revoked.  Belief may lapse before that, and
-            come back: ask `check` where it matters.
+        lost: Set once the leadership is revoked; as a `threading.Event`, but a signal
+            handler may close the services while it is waited for.  Belief may lapse
+            before that, and come back: ask `check` where it matters.
     """
 
     def __init__(self, election: LeaderElection, session: LeaderSession) -> None:
         self._election = election
         self.session = session
-        self.lost = threading.Event()
+        self.lost = InterruptibleEvent()
 
     @property
     def leader_session_id(self) -> UUID:
@@ -94,8 +96,8 @@ class Campaigner:
         self._election = election
         self._address = address
         self._on_changed = on_changed
-        self._changed = threading.Condition()
-        self._is_closing = threading.Event()
+        self._is_decided = InterruptibleEvent()
+        self._is_closing = InterruptibleEvent()
         self.leadership: Leadership | None = None
         self.error: Exception | None = None
         election.when_closing(self._closing)
@@ -156,23 +158,14 @@ class Campaigner:
     def wait(self, timeout_seconds: float | None) -> Leadership:
         """Return the leadership that took, waiting for it."""
         began = time.monotonic()
-        with self._changed:
-            self._changed.wait_for(
-                lambda: (
-                    self.leadership is not None
-                    or self.error is not None
-                    or self._is_closing.is_set()
-                ),
-                timeout_seconds,
-            )
-            leadership = self.outcome
+        self._is_decided.wait(timeout_seconds)
+        leadership = self.outcome
         if leadership is None:
             raise NoLeaderError(self._election.component_id, time.monotonic() - began)
         return leadership
 
     def _announce(self) -> None:
-        with self._changed:
-            self._changed.notify_all()
+        self._is_decided.set()
         self._on_changed()
 
 
@@ -181,7 +174,7 @@ def confirm_until_certain(
     session: LeaderSession,
     address: str,
     *,
-    is_closing: threading.Event,
+    is_closing: threading.Event | InterruptibleEvent,
 ) -> bool:
     """
     Confirm until the answer is certain; return whether we lead.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, final
 
 from election import (
@@ -54,6 +53,7 @@ from nameservice import (
     seconds_to_ns,
 )
 from nameservice.fields import check_identifier
+from nameservice.interruptible import InterruptibleEvent
 from retrieval import LeaderRetriever
 
 
@@ -219,7 +219,7 @@ class _ElectionDriver:
         self._operations = operations
         self._contender_id: str | None = None
         self._holder: HolderCore | None = None
-        self._is_added = threading.Event()
+        self._is_added = InterruptibleEvent()
 
     def open(
         self,

@@ -43,9 +43,9 @@ class InterruptibleEvent:
         """Set it no more."""
         self._is_set = False
 
-    def wait(self, timeout_seconds: float | None = None) -> bool:
-        """Return True once it is set, or False after *timeout_seconds*."""
-        return self.wait_for_any([self], timeout_seconds)
+    def wait(self, timeout: float | None = None) -> bool:
+        """Return True once it is set, or False after *timeout* seconds."""
+        return self.wait_for_any([self], timeout)
 
     @staticmethod
     def wait_for_any(

@@ -172,12 +172,13 @@ class ZooKeeperElectionDriver:
             contender.close()
             self._elections.remove(contender)
 
-        self._session.loop.call(close)
-        seconds = self._session.seconds_to_wait()
-        wait_for_any((contender.closed, self._session.cut_off), seconds)
-        if not contender.closed.done():
+        session = self._session
+        session.loop.call(close)
+        seconds = session.seconds_to_wait()
+        wait_for_any((contender.closed, session.cut_off, session.closed), seconds)
+        if not (contender.closed.done() or session.closed.done()):
             # The contender goes on trying; otherwise its entry ends with the session.
-            self._session.withdrawal_unanswered()
+            session.withdrawal_unanswered()
             get_logger(
                 component="election", component_id=self._paths.component_id
             ).info("withdrawal.unanswered")

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias, final
 import pytest
 from attrs import frozen
 
-from haservices import HAConfig, open_ha_services
+from haservices import HAConfig, campaign, open_ha_services
 from haservices.client_services import ClientHAServices
 from haservices.embedded import link_of
 from haservices.testing import ZooKeeperServer
@@ -133,6 +133,36 @@ class Open:
         return take
 
 
+def confirming(it: Open) -> Action:
+    """Return how a leadership is confirmed."""
+    contender = RecordingContender()
+    election = it.ha.get_leader_election("c")
+    election.start(contender)
+    granted = contender.wait_for_grant().leader_session_id
+    return lambda: election.confirm_leadership(granted, "host:1")
+
+
+def committing(it: Open) -> Action:
+    """Return how a leader writes to its store, and runs something."""
+    contender = RecordingContender()
+    election = it.ha.get_leader_election("d")
+    election.start(contender)
+    session = contender.wait_for_grant()
+    election.confirm_leadership(session.leader_session_id, "host:1")
+
+    def commit() -> None:
+        it.ha.get_leader_store("d").put("path", b"value", session=session)
+        election.run_if_leader(session.leader_session_id, lambda: None)
+
+    return commit
+
+
+def campaigning(it: Open) -> None:
+    """Lead, and wait a little for the end of that."""
+    with campaign(it.ha, "e", "host:1") as leadership:
+        leadership.lost.wait(0.001)
+
+
 ACTIONS: dict[str, Callable[[Open], Action]] = {
     "ask": lambda it: it.ha.operations.leaders,
     "read": lambda it: lambda: it.ha.get_leader_store("a").get("path"),
@@ -143,6 +173,9 @@ ACTIONS: dict[str, Callable[[Open], Action]] = {
     "listen": lambda it: lambda: it.look(Listener()),
     "wait": lambda it: lambda: it.retriever.wait_for_leader(0),
     "hear": lambda it: lambda: it.election.when_closing(lambda: None),
+    "confirm": confirming,
+    "commit": committing,
+    "campaign": lambda it: lambda: campaigning(it),
     "close one": lambda it: it.election.close,
     "close another": lambda it: it.retriever.close,
     "close": lambda it: it.ha.close,
