@@ -75,7 +75,8 @@ class ProxyConnection:
             parse_address(first_address)
         self._first_address = first_address
         self._leader_address = first_address
-        self._lock = threading.Lock()  # guards what follows
+        # Guards what follows; reentrant: a signal handler may close it amid a call.
+        self._lock = threading.RLock()
         self._shell: QueryShell | None = None
         self._is_closed = False
 
@@ -158,12 +159,15 @@ class ProxyConnection:
 
     def _opened(self) -> QueryShell:
         with self._lock:
-            if self._is_closed:
-                raise LocalProtocolError("this connection is closed: make a new one")
-            if self._shell is None:
+            if self._shell is None and not self._is_closed:
                 self._shell = QueryShell(
                     self._services,
                     self._credentials,
                     first_address=self._first_address,
                 )
-            return self._shell
+            shell, is_closed = self._shell, self._is_closed
+        if shell is not None and not is_closed:
+            return shell
+        if shell is not None:
+            shell.close()  # it may have been made while a signal handler closed us
+        raise LocalProtocolError("this connection is closed: make a new one")

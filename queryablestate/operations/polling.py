@@ -7,7 +7,6 @@ it tells those who ask.  The pauses grow, up to half a second.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Final, TypeVar
 
@@ -22,6 +21,7 @@ from nameservice import (
     UnreachableError,
     seconds_to_ns,
 )
+from nameservice.interruptible import InterruptibleEvent
 from queryablestate.errors import DeadlineExceededError, StateUnavailableError
 
 
@@ -48,7 +48,7 @@ def wait_for(
     ask: Callable[[], T | None],
     *,
     clock: Clock,
-    closed: threading.Event,
+    closed: InterruptibleEvent,
     timeout_seconds: float | None,
     missing: Callable[[], str],
 ) -> T:
@@ -98,7 +98,7 @@ def ask_until_it_happens(
     ask: Callable[[], T],
     *,
     clock: Clock,
-    closed: threading.Event,
+    closed: InterruptibleEvent,
     timeout_seconds: float,
 ) -> T:
     """
@@ -123,7 +123,7 @@ def ask_until_settled(
     ask: Callable[[], T],
     *,
     clock: Clock,
-    closed: threading.Event,
+    closed: InterruptibleEvent,
     timeout_seconds: float,
 ) -> T:
     """

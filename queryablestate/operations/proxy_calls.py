@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeVar, final
 
@@ -16,6 +15,7 @@ from nameservice import (
     SystemClock,
     UnreachableError,
 )
+from nameservice.interruptible import InterruptibleEvent
 from nameservice.parameters import check_timeout_seconds
 from queryablestate.errors import (
     DeadlineExceededError,
@@ -72,7 +72,7 @@ class ProxyCalls:
         self.proxy = proxy
         self.deadline_seconds = deadline_seconds
         self.clock = SystemClock()
-        self._closed = threading.Event()
+        self._closed = InterruptibleEvent()
 
     def call(
         self,

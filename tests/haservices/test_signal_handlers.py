@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import queue
-import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
-from types import FrameType
-from typing import Any, Final, TypeAlias, final
+from typing import Final, TypeAlias, final
 
 import pytest
 from attrs import frozen
@@ -20,7 +16,7 @@ from haservices.client_services import ClientHAServices
 from haservices.embedded import link_of
 from haservices.testing import ZooKeeperServer
 from leaderserver import LeaderServer, ServerConfig
-from nameservice import NameServiceError
+from tests.interrupting import Closed, close_amid
 from tests.recording import RecordingContender, wait_until
 from tests.tiers import nightly_after
 
@@ -29,7 +25,6 @@ pytestmark = [pytest.mark.shells, pytest.mark.proves("E7", "R5")]
 
 Action: TypeAlias = Callable[[], object]
 
-HANGS_SECONDS: Final = 5.0
 LINE_STEP: Final = 3
 PLACES: Final = (
     "/election/",
@@ -182,73 +177,6 @@ ACTIONS: dict[str, Callable[[Open], Action]] = {
 }
 
 
-class HangsError(BaseException):
-    """Raised amid what waits for ever."""
-
-
-def hang(*_: object) -> None:
-    """Break off what waits for ever."""
-    raise HangsError
-
-
-@contextlib.contextmanager
-def handling(number: signal.Signals, handler: Callable[..., object]) -> Iterator[None]:
-    """Have *handler* called when *number* comes."""
-    before = signal.signal(number, handler)
-    try:
-        yield
-    finally:
-        signal.signal(number, before)
-
-
-@contextlib.contextmanager
-def bounded() -> Iterator[None]:
-    """Break the block off, with `HangsError`, if it hangs."""
-    thread_id = threading.get_ident()
-    watchdog = threading.Timer(
-        HANGS_SECONDS, lambda: signal.pthread_kill(thread_id, signal.SIGUSR2)
-    )
-    with handling(signal.SIGUSR2, hang):
-        watchdog.start()
-        try:
-            yield
-        finally:
-            watchdog.cancel()
-            watchdog.join()
-
-
-def interrupted(action: Action, *, line_index: int) -> str | None:
-    """
-    Do *action*; raise SIGUSR1 before one of the lines that it runs there.
-
-    Returns:
-        Which line that was; None if there are not as many.
-    """
-    where: str | None = None
-    left = line_index
-
-    def trace(frame: FrameType, event: str, _: Any) -> Any:
-        nonlocal left, where
-        if not any(place in frame.f_code.co_filename for place in PLACES):
-            return None
-        if event == "line":
-            if left == 0:
-                where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
-                signal.raise_signal(signal.SIGUSR1)
-            left -= 1
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        action()
-    except NameServiceError:
-        pass  # it was closed amid it
-    finally:
-        sys.settrace(before)
-    return where
-
-
 @pytest.mark.parametrize("first", nightly_after(1, range(LINE_STEP)))
 @pytest.mark.parametrize("name", ACTIONS)
 def test_services_are_closed_amid_what_their_thread_does(
@@ -260,18 +188,13 @@ def test_services_are_closed_amid_what_their_thread_does(
     The handler waited for ever: for a lock that its own thread held, for what its own
     thread was just opening or closing, or for callbacks that needed such a lock.
     """
-    line_index = first
-    where: str | None = ""
-    while where is not None:
+
+    def begin() -> Closed:
         it = Open(names.url)
-        with handling(signal.SIGUSR1, lambda *_, it=it: it.ha.close()):
-            try:
-                with bounded():
-                    where = interrupted(ACTIONS[name](it), line_index=line_index)
-                    if where is None:
-                        it.ha.close()
-                    wait_until(partial(names.is_left, it))
-            except HangsError:
-                pytest.fail(f"it hangs when line {line_index} is interrupted")
-        line_index += LINE_STEP
-    assert line_index > LINE_STEP
+        return Closed(
+            action=ACTIONS[name](it),
+            close=it.ha.close,
+            check=partial(wait_until, partial(names.is_left, it)),
+        )
+
+    close_amid(begin, places=PLACES, first=first, step=LINE_STEP)

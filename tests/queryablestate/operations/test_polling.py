@@ -12,6 +12,7 @@ from nameservice import (
     NameServiceError,
     NoLeaderError,
 )
+from nameservice.interruptible import InterruptibleEvent
 from queryablestate import AccessDeniedError, DeadlineExceededError
 from queryablestate.operations.polling import wait_for
 
@@ -23,7 +24,7 @@ class Asked:
         self, answers: Sequence[str | NameServiceError | None], seconds: float = 1.0
     ) -> None:
         self.clock = ManualClock(7)
-        self.closed = threading.Event()
+        self.closed = InterruptibleEvent()
         self.count = 0
         self._answers = answers
         self._seconds = seconds

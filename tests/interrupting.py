@@ -1,0 +1,140 @@
+"""Real signals, before any line that a thread is about to run."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
+from typing import Any, Final
+
+import pytest
+from attrs import frozen
+
+from nameservice import NameServiceError
+
+
+HANGS_SECONDS: Final = 5.0
+
+
+class HangsError(BaseException):
+    """Raised amid what waits for ever."""
+
+
+def hang(*_: object) -> None:
+    """Break off what waits for ever."""
+    raise HangsError
+
+
+@contextlib.contextmanager
+def handling(number: signal.Signals, handler: Callable[..., object]) -> Iterator[None]:
+    """Have *handler* called when *number* comes."""
+    before = signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
+
+@contextlib.contextmanager
+def bounded() -> Iterator[None]:
+    """Break the block off, with `HangsError`, if it hangs."""
+    thread_id = threading.get_ident()
+    watchdog = threading.Timer(
+        HANGS_SECONDS, lambda: signal.pthread_kill(thread_id, signal.SIGUSR2)
+    )
+    with handling(signal.SIGUSR2, hang):
+        watchdog.start()
+        try:
+            yield
+        finally:
+            watchdog.cancel()
+            watchdog.join()
+
+
+def interrupted(
+    action: Callable[[], object], *, places: Sequence[str], line_index: int
+) -> str | None:
+    """
+    Do *action*; raise SIGUSR1 before one of the lines that it runs.
+
+    Args:
+        action: Its `NameServiceError` says that what it needs was closed amid it.
+        places: What the names of files contain whose lines count.
+        line_index: Before which of these lines.
+
+    Returns:
+        Which line that was; None if there are not as many.
+    """
+    where: str | None = None
+    left = line_index
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal left, where
+        if not any(place in frame.f_code.co_filename for place in places):
+            return None
+        if event == "line":
+            if left == 0:
+                where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+                signal.raise_signal(signal.SIGUSR1)
+            left -= 1
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        action()
+    except NameServiceError:
+        pass  # it was closed amid it
+    finally:
+        sys.settrace(before)
+    return where
+
+
+@frozen(kw_only=True)
+class Closed:
+    """
+    What a signal handler closes amid something.
+
+    Attributes:
+        action: What is interrupted.
+        close: Closes what the action needs.
+        check: Called when both are over.
+    """
+
+    action: Callable[[], object]
+    close: Callable[[], object]
+    check: Callable[[], object] = lambda: None
+
+
+def close_amid(
+    begin: Callable[[], Closed], *, places: Sequence[str], first: int, step: int
+) -> None:
+    """
+    Close what *begin* returns, made anew each time, before one line after the other.
+
+    Args:
+        begin: Makes it.
+        places: As `interrupted` takes them.
+        first: The first line.
+        step: How many lines further the next one is.
+    """
+    line_index = first
+    where: str | None = ""
+    while where is not None:
+        one = begin()
+        with handling(signal.SIGUSR1, lambda *_, one=one: one.close()):
+            try:
+                with bounded():
+                    where = interrupted(
+                        one.action, places=places, line_index=line_index
+                    )
+                    if where is None:
+                        one.close()
+                    one.check()
+            except HangsError:
+                pytest.fail(f"it hangs when line {line_index} is interrupted")
+        line_index += step
+    assert line_index > step

@@ -1,0 +1,105 @@
+"""Q3, O6: a signal handler may close clients and operators at any moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import pytest
+
+from haservices import HAConfig, open_ha_services
+from leaderserver import LeaderServer, ServerConfig
+from queryablestate import QueryableStateClient, StateOperations
+from queryablestate.local_cluster import LocalStateCluster
+from tests.interrupting import Closed, close_amid
+from tests.lodestar.publishing import Publisher
+from tests.queryablestate.schemas import NUMBERS
+from tests.tiers import nightly_after
+
+
+pytestmark = [pytest.mark.shells, pytest.mark.proves("Q3", "O6")]
+
+LINE_STEP: Final = 11
+PLACES: Final = (
+    "/election/",
+    "/haservices/",
+    "/leaderserver/client/",
+    "/nameservice/",
+    "/queryablestate/client/",
+    "/queryablestate/connect/",
+    "/queryablestate/operations/",
+    "/retrieval/",
+    "/zmqtransport/",
+    "/concurrent/futures/",
+    "/threading.py",
+)
+STATE: Final = ("flights", "state")
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    """Return where the name service is of a cluster with a state."""
+    with (
+        LeaderServer(ServerConfig(bind="tcp://127.0.0.1:0")) as server,
+        open_ha_services(HAConfig(url=server.url)) as ha,
+        LocalStateCluster(ha),
+    ):
+        Publisher(HAConfig(url=server.url), "flights", {"state": NUMBERS}).write(
+            {"state": [(key, 0) for key in range(100)]}
+        )
+        yield server.url
+
+
+def begun(begin: Callable[[], object], action: Callable[[], object]) -> Any:
+    """Return *action*, once something was asked already."""
+    begin()
+    return action
+
+
+CLIENT_ACTIONS: Final[dict[str, Callable[[QueryableStateClient], Any]]] = {
+    "first": lambda it: lambda: it.get(*STATE, 1),
+    "get": lambda it: begun(lambda: it.get(*STATE, 1), lambda: it.get(*STATE, 2)),
+    "scan": lambda it: begun(lambda: it.get(*STATE, 1), lambda: [*it.scan(*STATE)]),
+    "close": lambda it: begun(lambda: it.get(*STATE, 1), it.close),
+}
+OPERATIONS_ACTIONS: Final[dict[str, Callable[[StateOperations], Any]]] = {
+    "first": lambda it: it.nodes,
+    "nodes": lambda it: begun(it.nodes, it.nodes),
+    "wait": lambda it: begun(it.nodes, lambda: it.wait_until_rescaled("flights")),
+    "close": lambda it: begun(it.nodes, it.close),
+}
+
+
+@pytest.mark.parametrize("first", nightly_after(1, range(LINE_STEP)))
+@pytest.mark.parametrize("name", CLIENT_ACTIONS)
+def test_a_client_is_closed_amid_what_its_thread_does(
+    url: str, name: str, first: int
+) -> None:
+    """SIGTERM may close it before any line of what the main thread asks."""
+
+    def begin() -> Closed:
+        client = QueryableStateClient(url)
+        return Closed(action=CLIENT_ACTIONS[name](client), close=client.close)
+
+    close_amid(begin, places=PLACES, first=first, step=LINE_STEP)
+
+
+@pytest.mark.parametrize("first", nightly_after(1, range(LINE_STEP)))
+@pytest.mark.parametrize("name", OPERATIONS_ACTIONS)
+def test_operations_are_closed_amid_what_their_thread_does(
+    url: str, name: str, first: int
+) -> None:
+    """
+    SIGTERM may close them before any line of what the main thread does with them.
+
+    The handler waited for ever for a lock that its own thread held: of the connection
+    to the proxy, or of the event that ends waits.
+    """
+
+    def begin() -> Closed:
+        operations = StateOperations(url)
+        return Closed(
+            action=OPERATIONS_ACTIONS[name](operations), close=operations.close
+        )
+
+    close_amid(begin, places=PLACES, first=first, step=LINE_STEP)
