@@ -41,15 +41,15 @@ class Leadership:
 
     Attributes:
         session: The leadership, as the leader store takes it.
-        lost: Set once the leadership is revoked; as a `threading.Event`, but a signal
-            handler may close the services while it is waited for.  Belief may lapse
-            before that, and come back: ask `check` where it matters.
+        lost: Set once the leadership is revoked; a signal handler may close the
+            services while it is waited for.  Belief may lapse before that, and come
+            back: ask `check` where it matters.
     """
 
     def __init__(self, election: LeaderElection, session: LeaderSession) -> None:
         self._election = election
         self.session = session
-        self.lost = InterruptibleEvent()
+        self.lost: threading.Event = InterruptibleEvent()
 
     @property
     def leader_session_id(self) -> UUID:
@@ -174,7 +174,7 @@ def confirm_until_certain(
     session: LeaderSession,
     address: str,
     *,
-    is_closing: threading.Event | InterruptibleEvent,
+    is_closing: threading.Event,
 ) -> bool:
     """
     Confirm until the answer is certain; return whether we lead.

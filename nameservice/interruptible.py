@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, final
 
@@ -15,19 +16,23 @@ __all__ = ["InterruptibleEvent"]
 
 
 @final
-class InterruptibleEvent:
+class InterruptibleEvent(threading.Event):
     """
-    Does as `threading.Event` does, and holds no lock.  Thread-safe.
+    A `threading.Event` that holds no lock.  Thread-safe.
 
-    That one holds a lock while it begins to wait, and while it ends.  A signal handler
-    that comes just then may set the same event, wait for it, or wait for a thread that
-    sets it: it would wait for ever.
+    An ordinary one holds a lock while a wait begins, and while it ends.  A signal
+    handler that comes just then may set the same event, wait for it, or wait for a
+    thread that sets it: it would wait for ever.
     """
 
     def __init__(self) -> None:
+        super().__init__()  # whose lock nothing takes
         self._is_set = False
         # A queue for each: it is written in C, and its `put` is reentrant.
         self._waiters: dict[SimpleQueue[None], None] = {}
+
+    def __repr__(self) -> str:
+        return f"<InterruptibleEvent: {'set' if self._is_set else 'unset'}>"
 
     def is_set(self) -> bool:
         """Return whether it is set."""
