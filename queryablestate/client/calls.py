@@ -166,8 +166,8 @@ class ProxyConnection:
                     first_address=self._first_address,
                 )
             shell, is_closed = self._shell, self._is_closed
-        if shell is not None and not is_closed:
-            return shell
-        if shell is not None:
-            shell.close()  # it may have been made while a signal handler closed us
-        raise LocalProtocolError("this connection is closed: make a new one")
+        if shell is None or is_closed:
+            if shell is not None:  # made while a signal handler closed us, it may be
+                shell.close()
+            raise LocalProtocolError("this connection is closed: make a new one")
+        return shell
