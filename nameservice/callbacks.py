@@ -111,7 +111,7 @@ class _CallbackPool:
         """Wait for the threads to end, if there is no lane that they are for."""
         with callback_waits.amid(), self._changed:
             threads = () if len(self._schedule) else tuple(self._threads)
-            self._notify(len(self._threads))
+            self._notify(len(threads))
         if threading.current_thread() not in threads:
             for thread in threads:
                 # One that is only being started finds nothing to do, and ends.
@@ -179,8 +179,14 @@ class _CallbackPool:
                 self._changed.wait(wait_ns / NS_PER_SECOND)
             elif self._waiting_count == 1:
                 self._changed.wait()
-            elif not self._changed.wait(_IDLE_SECONDS) and not self._schedule.has_ready:
+            elif not self._changed.wait(_IDLE_SECONDS) and self._is_dispensable:
                 return None
+
+    @property
+    def _is_dispensable(self) -> bool:
+        """Return whether one that waits may end; the lock is held."""
+        # Another that waited beside it may have ended since it began to.
+        return not self._schedule.has_ready and self._waiting_count > 1
 
     def _run(self, lane: CallbackLane, me: threading.Thread) -> bool:
         me.name = lane.name

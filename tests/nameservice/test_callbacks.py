@@ -8,11 +8,13 @@ import pytest
 from nameservice import CallbackLane, callbacks
 from tests.exhausted_threads import no_more_threads
 from tests.forking import run_in_child
-from tests.leaks import assert_back_at
 from tests.recording import WAIT_SECONDS, Record, wait_until
 
 
 MANY: Final = 1_000
+
+# A thread carries the name of the lane that it runs.
+POOL_NAMES: Final = frozenset({"callbacks", "counting", "short"})
 
 
 class CountingLane:
@@ -32,7 +34,7 @@ class CountingLane:
         self.names.add(threading.current_thread().name)
         self.counts.add(len(self.counts.items))
         if self._blocks:
-            assert self.may_return.wait(WAIT_SECONDS)
+            assert self.may_return.wait(2 * WAIT_SECONDS)
         return False
 
     def close(self) -> None:
@@ -43,9 +45,20 @@ class CountingLane:
         self.lane.join()
 
 
-def thread_figures() -> dict[str, int]:
-    """Return how many threads this process has."""
-    return {"threads": threading.active_count()}
+def pool_threads() -> list[threading.Thread]:
+    """Return the threads of the pool, whatever they run."""
+    return [one for one in threading.enumerate() if one.name in POOL_NAMES]
+
+
+def idle_threads() -> list[threading.Thread]:
+    """Return those of them that wait."""
+    return [one for one in pool_threads() if one.name == "callbacks"]
+
+
+@pytest.fixture(autouse=True)
+def pool_at_rest() -> None:
+    """Wait for what earlier tests of this process have left to the pool."""
+    wait_until(lambda: not pool_threads())
 
 
 class TestCallbackLane:
@@ -61,7 +74,6 @@ class TestCallbackLane:
 
     def test_a_thousand_that_block_delay_no_other(self) -> None:
         """R2: every lane has its turn while all others stay in theirs."""
-        before = thread_figures()
         blocked = [CountingLane(blocks=True) for _ in range(MANY)]
         for one in blocked:
             one.lane.wake()
@@ -72,7 +84,7 @@ class TestCallbackLane:
         other.counts.wait_for_count(1)
         for one in (other, *blocked):
             one.close()
-        assert_back_at(before, thread_figures)
+        wait_until(lambda: not pool_threads())
 
     def test_a_thousand_that_are_short_share_a_few_threads(self) -> None:
         """One pool instead of a thread for each."""
@@ -93,12 +105,11 @@ class TestCallbackLane:
     ) -> None:
         """E6: where no thread can be started any more a turn comes all the same."""
         monkeypatch.setattr(callbacks, "_IDLE_SECONDS", 0.0)
-        before = thread_figures()
         one, other = CountingLane(), CountingLane()
         for each in (one, other):
             each.lane.wake()
             each.counts.wait_for_count(1)
-        assert_back_at({"threads": before["threads"] + 1}, thread_figures)
+        wait_until(lambda: len(pool_threads()) == 1)
         with no_more_threads("callbacks"):
             for count in range(2, 5):
                 for each in (one, other):
@@ -106,11 +117,41 @@ class TestCallbackLane:
                     each.counts.wait_for_count(count)
         one.close()
         other.close()
-        assert_back_at(before, thread_figures)
+        wait_until(lambda: not pool_threads())
+
+    @pytest.mark.proves("E6")
+    def test_one_thread_stays_beside_one_that_blocks(self) -> None:
+        """E6: of those that become idle together not all go."""
+        turns = threading.Barrier(3)
+        is_over = False
+
+        def turn() -> bool:
+            if not is_over:
+                turns.wait(WAIT_SECONDS)
+            return is_over
+
+        lanes = [CallbackLane("short", turn) for _ in range(3)]
+        other = CountingLane()
+        for count in range(1, 6):
+            for lane in lanes:
+                lane.wake()
+            wait_until(lambda: len(idle_threads()) == 3)
+            blocked = CountingLane(blocks=True)
+            blocked.lane.wake()
+            blocked.counts.wait_for_count(1)
+            wait_until(lambda: len(idle_threads()) < 2)
+            with no_more_threads("callbacks"):
+                other.lane.wake()
+                other.counts.wait_for_count(count)
+            blocked.close()
+        is_over = True
+        for lane in lanes:
+            lane.wake()
+            lane.join()
+        other.close()
 
     def test_no_thread_waits_for_no_lane(self) -> None:
         """Lanes that end by themselves, and are joined by no one, leave no thread."""
-        before = thread_figures()
         turns = threading.Barrier(2)
 
         def turn() -> bool:
@@ -119,7 +160,7 @@ class TestCallbackLane:
 
         for lane in [CallbackLane("short", turn) for _ in range(2)]:
             lane.wake()
-        assert_back_at(before, thread_figures)
+        wait_until(lambda: not pool_threads())
 
     def test_a_turn_that_raises_is_no_end(self) -> None:
         """A mistake of ours is logged; the lane and the others go on."""
@@ -169,13 +210,12 @@ class TestCallbackLane:
 
     def test_the_last_join_waits_for_the_threads(self) -> None:
         """What closes leaves nothing behind, not even for a moment."""
-        wait_until(lambda: not callback_threads())
         lanes = [CountingLane() for _ in range(20)]
         for one in lanes:
             one.lane.wake()
         for one in lanes:
             one.close()
-        assert not callback_threads()
+        assert not pool_threads()
 
     def test_a_forked_child_has_lanes_of_its_own(self) -> None:
         """E10: the threads of the parent are not there; new ones are."""
@@ -194,8 +234,3 @@ class TestCallbackLane:
         parents.lane.wake()
         parents.counts.wait_for_count(2)
         parents.close()
-
-
-def callback_threads() -> list[threading.Thread]:
-    """Return the threads of the pool that do nothing."""
-    return [one for one in threading.enumerate() if one.name == "callbacks"]
