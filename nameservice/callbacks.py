@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 __all__ = ["CallbackLane"]
 
 _IDLE_SECONDS: Final = 0.05
-_IDLE_NAME: Final = "callbacks"
 
 
 @final
@@ -83,9 +82,10 @@ class CallbackLane:
 
 @final
 class _CallbackPool:
-    """The threads of all lanes of one process."""
+    """The threads of all lanes of one process; *idle_name* is theirs between turns."""
 
-    def __init__(self) -> None:
+    def __init__(self, idle_name: str = "callbacks") -> None:
+        self._idle_name = idle_name
         self.pid = os.getpid()
         self._log = get_logger(component="callbacks")
         # Reentrant: a signal handler may wake a lane while its own thread does.
@@ -126,7 +126,7 @@ class _CallbackPool:
 
     def _new_thread(self) -> threading.Thread:
         """Return a thread that counts as one that waits; the lock is held."""
-        thread = threading.Thread(target=self._work, name=_IDLE_NAME, daemon=True)
+        thread = threading.Thread(target=self._work, name=self._idle_name, daemon=True)
         self._threads[thread] = None
         self._waiting_count += 1
         return thread
@@ -198,7 +198,7 @@ class _CallbackPool:
             return False
         finally:
             lane.thread = None
-            me.name = _IDLE_NAME
+            me.name = self._idle_name
 
 
 _pool = _CallbackPool()

@@ -88,6 +88,9 @@ def interrupted(
         action()
     except NameServiceError:
         pass  # it was closed amid it
+    except HangsError:
+        sys.settrace(before)
+        pytest.fail(f"it hangs when line {line_index} is interrupted, at {where}")
     finally:
         sys.settrace(before)
     return where

@@ -53,8 +53,10 @@ class Parents:
     def _created(
         self, path: str, created: Sequence[Future[None]], done: Future[None]
     ) -> None:
-        # Answers come in order: with the last one, all of them are there.
-        errors = [future.exception() for future in created]
+        # Answers come in order: with the last one, all of them are there.  Where the
+        # session is closed amid this, the last one has failed before it was asked, and
+        # those before it have no answer yet.
+        errors = [future.exception() for future in created if future.done()]
         error = errors[-1]
         if error is None or isinstance(error, NodeExistsError):
             self._known[path] = None

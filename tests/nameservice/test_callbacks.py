@@ -14,7 +14,8 @@ from tests.recording import WAIT_SECONDS, Record, wait_until
 MANY: Final = 1_000
 
 # A thread carries the name of the lane that it runs.
-POOL_NAMES: Final = frozenset({"callbacks", "counting", "short"})
+IDLE: Final = "callbacks of a test"
+POOL_NAMES: Final = frozenset({IDLE, "counting", "short"})
 
 
 class CountingLane:
@@ -52,13 +53,13 @@ def pool_threads() -> list[threading.Thread]:
 
 def idle_threads() -> list[threading.Thread]:
     """Return those of them that wait."""
-    return [one for one in pool_threads() if one.name == "callbacks"]
+    return [one for one in pool_threads() if one.name == IDLE]
 
 
 @pytest.fixture(autouse=True)
-def pool_at_rest() -> None:
-    """Wait for what earlier tests of this process have left to the pool."""
-    wait_until(lambda: not pool_threads())
+def own_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have lanes run on a pool of the test's own: others in this process count, too."""
+    monkeypatch.setattr(callbacks, "_pool", callbacks._CallbackPool(IDLE))
 
 
 class TestCallbackLane:
@@ -110,7 +111,7 @@ class TestCallbackLane:
             each.lane.wake()
             each.counts.wait_for_count(1)
         wait_until(lambda: len(pool_threads()) == 1)
-        with no_more_threads("callbacks"):
+        with no_more_threads(IDLE):
             for count in range(2, 5):
                 for each in (one, other):
                     each.lane.wake()
@@ -140,7 +141,7 @@ class TestCallbackLane:
             blocked.lane.wake()
             blocked.counts.wait_for_count(1)
             wait_until(lambda: len(idle_threads()) < 2)
-            with no_more_threads("callbacks"):
+            with no_more_threads(IDLE):
                 other.lane.wake()
                 other.counts.wait_for_count(count)
             blocked.close()

@@ -8,7 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -870,6 +870,32 @@ class TestClosedMeanwhile:
         monkeypatch.setattr("haservices.zookeeper.store.read_children", read_and_close)
         with pytest.raises(LocalProtocolError, match="closed"):
             ha.cleanup(JOB)
+
+    @pytest.mark.proves("E7")
+    def test_what_is_asked_amid_the_end_of_the_session_blocks_no_loop(
+        self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """
+        E7: of several questions the last may fail at once, the first unanswered.
+
+        The session's loop waited for that answer, which it would have had to take
+        itself: what withdrew or closed waited for ever.
+        """
+        session = cluster.open()._session
+        connection = session.connection
+        create = connection.create
+        created: list[Future[None]] = []
+
+        def create_amid_the_end(path: str, value: bytes = b"") -> Future[None]:
+            if created:  # it is asked for by now, and its answer waits for the loop
+                connection.stop(WAIT_SECONDS)
+            created.append(create(path, value))
+            return created[-1]
+
+        monkeypatch.setattr(connection, "create", create_amid_the_end)
+        asked = session.loop.submit(lambda: session.parents.create("/a/b"))
+        assert asked.result(WAIT_SECONDS).exception(WAIT_SECONDS)
+        assert len(created) == 2
 
 
 class TestOperations:
