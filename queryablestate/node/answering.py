@@ -39,6 +39,7 @@ from queryablestate.node.reads import (
     is_too_early,
     problem_of,
     read,
+    read_points,
 )
 from queryablestate.store.steps import ReadWork
 from queryablestate.wire.questions import KINDS, Refusal, size_bytes_of
@@ -85,15 +86,11 @@ def read_now(
         RemoteProtocolError: If *keys* are none.
         StorageError: If the store cannot be read.
     """
-    steps = read(
-        reader,
-        question,
-        keys,
-        (),
-        now_us,
-        min(_LOOP_SIZE_BYTES_MAX, answer_size_bytes_max),
-        ReadWork(),
-    )
+    size_bytes_max = min(_LOOP_SIZE_BYTES_MAX, answer_size_bytes_max)
+    points = read_points(reader, question, keys, now_us, size_bytes_max)
+    if points is not None:
+        return points
+    steps = read(reader, question, keys, (), now_us, size_bytes_max, ReadWork())
     try:
         for _ in range(_LOOP_PAUSE_COUNT_MAX):
             next(steps)

@@ -69,6 +69,7 @@ __all__ = [
     "is_too_early",
     "problem_of",
     "read",
+    "read_points",
 ]
 
 _ARRAY_HEADER_SIZE_BYTES: Final = 5
@@ -222,6 +223,42 @@ def read(  # noqa: PLR0917 (called for each question: keywords cost)
             assert_never(operation)
     found.row_count = work.row_count
     return found
+
+
+def read_points(
+    reader: StoreReader,
+    question: Question,
+    keys_payload: bytes,
+    now_us: int,
+    size_bytes_max: int,
+) -> Found | None:
+    """
+    Return what `read` does, but at once, or None if that may take long.
+
+    Most questions are for few short values, and bounds that steps keep cost as much as
+    such a read.
+
+    Raises:
+        RemoteProtocolError: If the keys are none.
+        StorageError: If the store cannot be read.
+    """
+    if type(question.operation) is not GetValues:
+        return None
+    keys = decode_keys(keys_payload)
+    read_values = reader.get_short_values(
+        question.state_number, keys, now_us, size_bytes_max=size_bytes_max
+    )
+    if read_values is None:
+        return None
+    values = read_values.values
+    return Found(
+        read_values.view,
+        keys,
+        encode_payload(values),
+        None in values,
+        read_values.valid_until_us,
+        row_count=len(keys),
+    )
 
 
 def problem_of(question: Question, found: Found, served: ServedJob) -> Refusal | None:

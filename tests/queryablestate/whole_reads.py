@@ -48,13 +48,19 @@ class WholeReader:
         *,
         size_bytes_max: int | None = None,
     ) -> Read[bytes]:
-        """Return the values under these storage keys."""
+        """Return the values under these storage keys, by the short way likewise."""
         self.work = ReadWork()
-        return finish(
+        found = finish(
             self.reader.get_values(
                 state_number, keys, now_us, self.work, size_bytes_max=size_bytes_max
             )
         )
+        short = self.reader.get_short_values(
+            state_number, keys, now_us, size_bytes_max=size_bytes_max or 1 << 20
+        )
+        if short is not None and short.view == found.view:  # no batch came in between
+            assert short == found
+        return found
 
     def get_items(
         self,

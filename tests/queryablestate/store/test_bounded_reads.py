@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -154,6 +155,26 @@ def test_repeated_keys_are_read_once(tmp_path: Path, *, has_ttl: bool) -> None:
             reader.get_items(2, keys, 0, None, NOW_US, size_bytes_max=2_100)
         with pytest.raises(LocalProtocolError):
             reader.get_entries(3, keys, NOW_US, size_bytes_max=2_100)
+
+
+@pytest.mark.proves("B1")
+def test_short_values_are_those_that_need_no_bound(tmp_path: Path) -> None:
+    """B1: as many as may be asked for at once are no more than the answer may be."""
+    keys = [key(0), key(1), key(2)]
+    with StateStore.open(tmp_path, node_id=NODE, is_durable=False) as store:
+        write(store, [(one, VALUE[:1_000]) for one in keys])
+        write(store, [(keys[0], VALUE[:4_000])], batch_state=state(2))
+        read = store.reader().get_short_values
+        enough = 3 * mmap.PAGESIZE // 2
+        found = read(1, [*keys[:2], key(9)], NOW_US, size_bytes_max=enough)
+        assert found is not None
+        assert found.values == [VALUE[:1_000], VALUE[:1_000], None]
+        assert read(1, keys, NOW_US, size_bytes_max=enough - 1) is None
+        assert read(1, [key(0), key(0)], NOW_US, size_bytes_max=enough) is None
+        assert read(2, keys[:1], NOW_US, size_bytes_max=enough) is None
+        none = read(3, keys, NOW_US, size_bytes_max=enough)
+        assert none is not None
+        assert none.view is None
 
 
 @pytest.mark.proves("B1", "W6")
