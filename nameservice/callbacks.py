@@ -112,11 +112,12 @@ class _CallbackPool:
         with callback_waits.amid(), self._changed:
             threads = () if len(self._schedule) else tuple(self._threads)
             self._notify(len(threads))
-        if threading.current_thread() not in threads:
-            for thread in threads:
-                # One that is only being started finds nothing to do, and ends.
-                with contextlib.suppress(RuntimeError):
-                    thread.join()
+        if threading.current_thread() in threads:
+            return
+        for thread in threads:
+            # A lane that is opened meanwhile may keep it for as long as it lives.
+            while thread.is_alive() and not len(self._schedule):
+                thread.join(_IDLE_SECONDS)
 
     def _notify(self, count: int) -> None:
         """Have that many threads look; the lock is held."""

@@ -163,8 +163,6 @@ class StoreReader:
         a page, and as many of these as there are keys are *size_bytes_max* at most:
         then there is nothing to count, and nowhere to pause.
         """
-        if len(set(keys)) < len(keys):
-            return None
         try:
             with self._begin() as transaction:
                 found = self._find(transaction, state_number)
@@ -173,7 +171,7 @@ class StoreReader:
                 view, database = found
                 pages = transaction.stat(database)
                 is_large = len(keys) * pages["psize"] > 2 * size_bytes_max
-                if is_large or pages["overflow_pages"]:
+                if is_large or pages["overflow_pages"] or len(set(keys)) < len(keys):
                     return None
                 values = look_up(transaction.get, database, keys)
         except lmdb.Error as error:

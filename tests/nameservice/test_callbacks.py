@@ -121,8 +121,11 @@ class TestCallbackLane:
         wait_until(lambda: not pool_threads())
 
     @pytest.mark.proves("E6")
-    def test_one_thread_stays_beside_one_that_blocks(self) -> None:
+    def test_one_thread_stays_beside_one_that_blocks(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """E6: of those that become idle together not all go."""
+        monkeypatch.setattr(callbacks, "_IDLE_SECONDS", 0.5)  # time to see all three
         turns = threading.Barrier(3)
         is_over = False
 
@@ -133,7 +136,7 @@ class TestCallbackLane:
 
         lanes = [CallbackLane("short", turn) for _ in range(3)]
         other = CountingLane()
-        for count in range(1, 6):
+        for count in range(1, 3):
             for lane in lanes:
                 lane.wake()
             wait_until(lambda: len(idle_threads()) == 3)
@@ -217,6 +220,38 @@ class TestCallbackLane:
         for one in lanes:
             one.close()
         assert not pool_threads()
+
+    @pytest.mark.proves("E7")
+    def test_a_join_does_not_wait_for_lanes_that_come_later(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """E7: what is opened amid the last close keeps a thread, and the close ends."""
+        ended, other = CountingLane(), CountingLane()
+        pool = callbacks._pool
+        over, is_other_there = ended.lane.over, threading.Event()
+        set_over, notify = over.set, pool._notify
+
+        def set_and_wait() -> None:
+            set_over()
+            assert is_other_there.wait(WAIT_SECONDS)
+
+        def add_and_notify(count: int) -> None:
+            if over.is_set() and not is_other_there.is_set():
+                pool.add(other.lane)
+                is_other_there.set()
+            notify(count)
+
+        other.lane.wake()
+        other.counts.wait_for_count(1)
+        other.close()
+        monkeypatch.setattr(over, "set", set_and_wait)
+        monkeypatch.setattr(pool, "_notify", add_and_notify)
+        closing = threading.Thread(target=ended.close, daemon=True)
+        closing.start()
+        closing.join(WAIT_SECONDS)
+        assert not closing.is_alive()
+        other.lane.wake()
+        wait_until(lambda: not pool_threads())
 
     def test_a_forked_child_has_lanes_of_its_own(self) -> None:
         """E10: the threads of the parent are not there; new ones are."""

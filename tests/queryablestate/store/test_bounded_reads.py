@@ -163,7 +163,7 @@ def test_short_values_are_those_that_need_no_bound(tmp_path: Path) -> None:
     keys = [key(0), key(1), key(2)]
     with StateStore.open(tmp_path, node_id=NODE, is_durable=False) as store:
         write(store, [(one, VALUE[:1_000]) for one in keys])
-        write(store, [(keys[0], VALUE[:4_000])], batch_state=state(2))
+        write(store, [(keys[0], bytes(mmap.PAGESIZE))], batch_state=state(2))
         read = store.reader().get_short_values
         enough = 3 * mmap.PAGESIZE // 2
         found = read(1, [*keys[:2], key(9)], NOW_US, size_bytes_max=enough)
