@@ -114,12 +114,14 @@ def timed_ns(action: Callable[[], object], *, repeat: int) -> float:
     return (time.perf_counter_ns() - began) / repeat
 
 
-def wait_until(is_so: Callable[[], bool]) -> None:
+def wait_until(
+    is_so: Callable[[], bool], *, pause_seconds: float = _LOOK_PAUSE_SECONDS
+) -> None:
     """Return once *is_so*, of which nothing tells; fail if it is not in time."""
     deadline = time.monotonic() + _TIMEOUT_SECONDS
     while not is_so():
         assert time.monotonic() < deadline, f"waited {_TIMEOUT_SECONDS} s in vain"
-        time.sleep(_LOOK_PAUSE_SECONDS)  # noqa: TID251 (there is no event)
+        time.sleep(pause_seconds)  # noqa: TID251 (there is no event)
 
 
 def report(benchmark: str, figures: Sequence[Figure]) -> None:

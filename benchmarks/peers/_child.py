@@ -30,9 +30,13 @@ def _contend(candidate: Candidate, component: str, name: str) -> threading.Event
         candidate.lead(component, name, lambda: say("leads", time.monotonic_ns()), over)
         say("resigned")
 
-    threading.Thread(target=lead, daemon=True).start()
+    leading = threading.Thread(target=lead, daemon=True)
+    leading.start()
+    # Nothing tells of one that waits; but of one that failed, its thread does.
     while not candidate.is_queued(component, name):
-        time.sleep(_INTERVAL_SECONDS)  # noqa: TID251 - nothing tells of one that waits
+        leading.join(_INTERVAL_SECONDS)
+        if not leading.is_alive():
+            raise RuntimeError(f"{name} does not contend for {component} any more")
     say("queued")
     return over
 
