@@ -38,15 +38,19 @@ from haservices.zookeeper.nodes import (
     check_absent,
 )
 from haservices.zookeeper.packing import refer, unpack, unused_bundles
-from haservices.zookeeper.reading import or_none, read_children, read_node
+from haservices.zookeeper.reading import (
+    after_sync,
+    or_none,
+    read_children,
+    read_node,
+)
 from nameservice import DidNotHappenError, NameServiceError, StaleEpochError
 
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from concurrent.futures import Future
 
-    from haservices.zookeeper.nodes import NodeOperation, NodeStat
+    from haservices.zookeeper.nodes import NodeOperation
     from haservices.zookeeper.paths import ComponentPaths
     from haservices.zookeeper.session import ZooKeeperSession
 
@@ -182,12 +186,9 @@ def _unchanged_since_now(
     session: ZooKeeperSession, paths: ComponentPaths
 ) -> Sequence[NodeOperation]:
     """Return what fails in a transaction if anything is committed from now on."""
-
-    def ask() -> Future[NodeStat | None]:
-        session.connection.sync()
-        return session.connection.exists(paths.store)
-
-    stat = session.calls.read(ask)
+    stat = session.calls.read(
+        lambda: after_sync(session, lambda: session.connection.exists(paths.store))
+    )
     if stat is None:
         return check_absent(paths.store)
     # Each commit sets it, too (store_core.py).

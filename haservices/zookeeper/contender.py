@@ -60,6 +60,7 @@ from haservices.zookeeper.queue_events import (
     TimePassed,
     TurnCame,
 )
+from haservices.zookeeper.reading import after_sync
 from haservices.zookeeper.records import encode_record
 from nameservice import NameServiceError, get_logger, seconds_to_ns
 
@@ -326,10 +327,8 @@ class ZooKeeperContender:
                     lambda _: QuestionAnswered(),
                 )
             case ListContenders(is_synced=is_synced):
-                if is_synced:
-                    connection.sync()
                 self._wait(
-                    connection.children(self._paths.contenders),
+                    after_sync(session, self._list) if is_synced else self._list(),
                     lambda names: QuestionAnswered(names=tuple(names)),
                 )
             case ExistsNode(path=path):
@@ -358,6 +357,9 @@ class ZooKeeperContender:
                 )
             case _:
                 assert_never(question)
+
+    def _list(self) -> Future[list[str]]:
+        return self._session.connection.children(self._paths.contenders)
 
     def _create(self, question: CreateContender) -> None:
         # Sent at once with what may be missing: one round trip, also the first time.

@@ -20,12 +20,11 @@ from haservices.zookeeper.feed_core import (
     StoreListed,
 )
 from haservices.zookeeper.paths import decode_name
-from haservices.zookeeper.reading import read_children
+from haservices.zookeeper.reading import after_sync, read_children
 
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
-    from concurrent.futures import Future
 
     from election import StoreFeed, StoreWatch
     from haservices.open_services import OpenServices
@@ -100,12 +99,13 @@ class _ZooKeeperStoreFeed:
 
     def poll(self) -> Collection[str] | None:
         """Return the paths that may have changed since the last call, or None."""
-
-        def ask() -> Future[NodeStat | None]:
-            self._session.connection.sync()
-            return self._session.watches.add(self._watched, self._changed)
-
-        event: FeedEvent = NodeWatched(stat=self._session.calls.read(ask))
+        session = self._session
+        stat = session.calls.read(
+            lambda: after_sync(
+                session, lambda: session.watches.add(self._watched, self._changed)
+            )
+        )
+        event: FeedEvent = NodeWatched(stat=stat)
         while True:
             match effect := self._core.step(event):
                 case ListStore():
