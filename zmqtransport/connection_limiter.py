@@ -89,7 +89,7 @@ class ConnectionLimiter:
 
     The newest goes: those who are connected are not disturbed by those who come.  The
     limit holds after each `observe`; between two of them more may be open for a moment,
-    at most as many as the kernel accepts meanwhile.  Not thread-safe.
+    at most a thousand (`Listener` holds the rest back).  Not thread-safe.
 
     Every peer that connects could fill all places and say nothing.  So a server may
     tell who `spoke`, under a key that it admits; then only those hold a place for good.

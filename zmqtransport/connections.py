@@ -13,12 +13,15 @@ closed, 1 to 2 ms after the death of the process.  What is easy to get wrong:
     events: otherwise a heartbeat that came before the end looks newer than it.
 *   **Reuse.**  The system gives the number of a closed connection to the next one.  A
     `ConnectionAccepted` says that whatever had that number before is over.
-*   **Blocking.**  libzmq's I/O thread *blocks* on a monitor that is not read: with the
-    default queue, 1,102 unread connections stopped a server from accepting, and closing
-    its socket never returned (measured).  Hence the queue of a `ConnectionMonitor` has
-    no bound of its own; it grows by a few small events per connection.  For the same
-    reason failures to accept are not asked for: without free descriptors libzmq tries
-    again 925,000 times a second (measured), and reports each.
+*   **Blocking.**  libzmq's I/O thread *blocks* on a monitor whose queue is full.  A
+    client's queue therefore has no bound; it grows by a few small events.  A server's
+    has one, since that thread accepts 50,000 connections a second (measured), each of
+    which takes memory, and the server hears of some thousands: what is not read holds
+    it back, and the rest waits in the kernel.  Its bound is libzmq's own, 1,000 events.
+    It must be read to its end: a monitor is not closed before its socket, which waits
+    for a lock that the blocked thread holds, and is read until the context ends.
+    Failures to accept are not asked for: without free descriptors libzmq tries again
+    925,000 times a second (measured), and reports each.
 *   **Finality.**  After `HandshakeFailed` with *is_final* libzmq tries no more: one
     that wants to try again (the allow-list may have changed) opens a new socket.  The
     same after a protocol error, such as an oversized frame; it is told as
@@ -36,12 +39,14 @@ from __future__ import annotations
 import enum
 import itertools
 import struct
+import time
 from typing import TYPE_CHECKING, Final, NewType, TypeAlias, final
 
 import attrs
 import zmq
 
 from nameservice import AuthenticationError, RemoteProtocolError
+from zmqtransport.forked_child import end_after
 from zmqtransport.sockets import ZMQSocket, receive_now, translate_zmq_errors
 
 
@@ -80,7 +85,11 @@ _EVENTS: Final = (
     | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    | zmq.EVENT_MONITOR_STOPPED
 )
+# libzmq ends a socket within milliseconds after its linger time; a machine may be busy.
+_END_NS: Final = 10_000_000_000
+_END_POLL_MS: Final = 5
 _monitor_numbers: Final = itertools.count(1)
 
 
@@ -236,8 +245,13 @@ class ConnectionMonitor:
     """
     Reads what happens to the connections of one socket.
 
-    Make it before the socket binds or connects, or early events are lost; close it
-    before the socket.  Not thread-safe: it belongs to the thread of its socket.
+    Make it before the socket binds or connects, or early events are lost.  Not
+    thread-safe: it belongs to the thread of its socket.
+
+    Args:
+        monitored: The socket.  Close it after the monitor.
+        holds_back: Whether the socket accepts nothing more while some thousand events
+            are not read.  Then close it before the monitor.
 
     Attributes:
         socket: Readable when `receive` has something to return.
@@ -245,16 +259,20 @@ class ConnectionMonitor:
             `receive` has come; None while it does not.
     """
 
-    def __init__(self, monitored: ZMQSocket) -> None:
+    def __init__(self, monitored: ZMQSocket, *, holds_back: bool = False) -> None:
         self.listening_descriptor: int | None = None
         self._accepted: set[ConnectionId] = set()
         self._monitored = monitored
+        self._holds_back = holds_back
+        self._is_stopped = False
+        self._end_ns: int | None = None
         address = f"inproc://lodestar.monitor.{next(_monitor_numbers)}"
         with translate_zmq_errors("a connection monitor"):
             monitored.monitor(address, int(_EVENTS))
             self.socket: ZMQSocket = monitored.context.socket(zmq.PAIR)
             self.socket.setsockopt(zmq.LINGER, 0)
-            self.socket.setsockopt(zmq.RCVHWM, 0)  # see the module docstring
+            # See the module docstring; libzmq adds its own thousand to what we allow.
+            self.socket.setsockopt(zmq.RCVHWM, 1 if holds_back else 0)
             self.socket.connect(address)
 
     def receive(self, event_count_max: int = 1_000) -> list[ConnectionEvent]:
@@ -277,6 +295,8 @@ class ConnectionMonitor:
             self.listening_descriptor = None
             ended, self._accepted = sorted(self._accepted), set()
             return [ConnectionClosed(connection_id=number) for number in ended]
+        elif number == zmq.EVENT_MONITOR_STOPPED:  # the last one
+            self._is_stopped = True
         event = _parse_event(number, value)
         match event:
             case None:
@@ -290,12 +310,30 @@ class ConnectionMonitor:
         return [event]
 
     def close(self) -> None:
-        """Stop reporting.  Idempotent."""
-        if self.socket.closed:
+        """
+        Stop reporting.  Idempotent.
+
+        One that holds back goes on being read, by who ends the context.
+        """
+        if self.socket.closed or self._end_ns is not None:
             return
-        if not self._monitored.closed:
-            self._monitored.monitor(None, 0)
+        if not self._holds_back:
+            if not self._monitored.closed:
+                self._monitored.monitor(None, 0)
+            self.socket.close()
+            return
+        assert self._monitored.closed
+        self._end_ns = time.monotonic_ns() + _END_NS
+        end_after(self._monitored.context, self._is_over)
+
+    def _is_over(self) -> bool:
+        assert self._end_ns is not None
+        if not self._is_stopped and self.socket.poll(_END_POLL_MS):
+            self.receive()
+        if not self._is_stopped and time.monotonic_ns() < self._end_ns:
+            return False
         self.socket.close()
+        return True
 
 
 def _parse_event(number: int, value: int) -> ConnectionEvent | None:
@@ -323,5 +361,5 @@ def _parse_event(number: int, value: int) -> ConnectionEvent | None:
                 else HandshakeFailure.PROTOCOL,
                 code=value,
             )
-        case _:  # of a listener; EVENT_MONITOR_STOPPED comes without being asked for
+        case _:  # of a listener, or of the monitor
             return None

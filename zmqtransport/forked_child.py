@@ -32,6 +32,7 @@ import sys
 import threading
 import warnings
 import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, final
 
 import zmq
@@ -45,7 +46,13 @@ if TYPE_CHECKING:
     from zmqtransport.sockets import ZMQContext
 
 
-__all__ = ["close_in_child", "close_socket_in_child", "keep_in_child", "new_context"]
+__all__ = [
+    "close_in_child",
+    "close_socket_in_child",
+    "end_after",
+    "keep_in_child",
+    "new_context",
+]
 
 _DESCRIPTORS: Final = "/proc/self/fd"
 _DETAILS: Final = "/proc/self/fdinfo"
@@ -55,6 +62,8 @@ _EVENT: Final = "anon_inode:[eventfd]"
 _lock: Final = threading.Lock()  # guards making contexts; never taken in a child
 _waiters: Final[dict[int, dict[int, int]]] = {}
 """By ``id`` of a context: its ``epoll`` descriptors, and the ``eventfd`` of each."""
+_waited_for: Final[dict[int, list[Callable[[], bool]]]] = {}
+"""By ``id`` of a context: what must be over before it is ended."""
 _descriptors: Final[dict[int, None]] = {}
 _sockets: Final[weakref.WeakSet[stdlib_socket.socket]] = weakref.WeakSet()
 
@@ -73,6 +82,9 @@ class _Context(zmq.Context[zmq.Socket[bytes]]):
     def term(self) -> None:
         """Close it; what had its descriptors is forgotten first."""
         _waiters.pop(id(self), None)
+        waited_for = _waited_for.pop(id(self), [])
+        while waited_for:
+            waited_for = [is_over for is_over in waited_for if not is_over()]
         super().term()
 
     def __del__(self) -> None:
@@ -123,6 +135,15 @@ def new_context() -> ZMQContext:
                 waiters[descriptor] = watched[0]
         _waiters[id(context)] = waiters
     return context
+
+
+def end_after(context: ZMQContext, is_over: Callable[[], bool]) -> None:
+    """
+    Have *context*, of `new_context`, end only after *is_over* has returned True.
+
+    It is asked again and again, by turns with others, and may wait some milliseconds.
+    """
+    _waited_for.setdefault(id(context), []).append(is_over)
 
 
 def close_in_child(descriptor: int) -> None:
@@ -184,6 +205,7 @@ def _close_inherited() -> None:
             for descriptor in (*watched, epoll):
                 _close(descriptor)
     _waiters.clear()
+    _waited_for.clear()
     for descriptor in tuple(_descriptors):
         _close(descriptor)
     _descriptors.clear()

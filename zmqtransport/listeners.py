@@ -8,6 +8,9 @@ accepted, and one with the new keys takes its place.  It gets a duplicate of the
 listening descriptor: the port is never free for another process, and who connects
 meanwhile waits in the kernel's queue for less than a millisecond (measured).
 
+It accepts no more than about a thousand connections of which nothing was read
+(`ConnectionMonitor`): without that, a loop that is slow has as many as come.
+
 Not kept: connections made with the old keys.  libzmq ends them with their listener,
 and a key that is replaced because somebody has stolen it should open nothing any more.
 """
@@ -81,9 +84,10 @@ class Listener:
         try:
             self.socket = open_socket(context, socket_type, limits)
             self._resources.callback(self.socket.close)
-            secure_server(self.socket, key_pair, domain_secured=domain_secured)
-            self.monitor = ConnectionMonitor(self.socket)
+            self.monitor = ConnectionMonitor(self.socket, holds_back=True)
             self._resources.callback(self.monitor.close)
+            self._resources.callback(self.socket.close)  # before its monitor
+            secure_server(self.socket, key_pair, domain_secured=domain_secured)
             self.endpoint = bind_socket(self.socket, endpoint)
             self._address = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
             # The first report is that it listens; those of connections stay unread.
@@ -134,6 +138,9 @@ class Listener:
             self.socket.setsockopt(zmq.USE_FD, self._spare)
             self.socket.unbind(self._address)
             events = self._wait(is_listening=False)
+            # What follows has room: libzmq tells of no connection that has ended so,
+            # and this thread tells that it listens.
+            events += self.monitor.receive()
             self.socket.bind(self._address)
             self._spare = None  # it is libzmq's now
             events += self._wait(is_listening=True)

@@ -10,11 +10,12 @@ large it may be and what is answered is decided by the server.
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from typing import TYPE_CHECKING, final
 
 import zmq
 
-from nameservice import RemoteProtocolError, get_logger
+from nameservice import LocalProtocolError, RemoteProtocolError, get_logger
 from zmqtransport.connection_limiter import ConnectionLimiter
 from zmqtransport.connections import ConnectionClosed, accepted_last, connection_of
 from zmqtransport.listeners import Listener
@@ -169,7 +170,8 @@ class Port:
         self._events_waiting = self.listener.monitor.receive()
         if self._events_waiting:
             self._on_events(self._events_waiting)
-            self._loop.call_soon_threadsafe(self.watch)
+            with suppress(LocalProtocolError):  # it ends, and these are told no more
+                self._loop.call_soon_threadsafe(self.watch)
         accepted = accepted_last([*events, *self._events_waiting])
         over = self.peers.over(closed, known=known, accepted=accepted)
         if over:

@@ -332,6 +332,9 @@ class ServerLoop:
         message: ToServer | codec.Malformed | None
         spoken = [frame.bytes for frame in frames[1:]]
         self._inflow.given(connection, map(len, spoken))
+        if not self._replies.heard(peer.routing_id, connection):
+            self._service.count("replies_unroutable")
+            return
         principal = self._authenticator.principal_of(frames[0])
         if principal is None:
             self._drop("unauthorized", "the allow-list has this key no more", now_ns)
@@ -361,7 +364,6 @@ class ServerLoop:
                 return
         else:
             self._service.count(_frame_kind(message))
-        self._replies.heard(peer.routing_id, connection)
         self._perform(
             self._service.receive(
                 message,

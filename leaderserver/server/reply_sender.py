@@ -5,6 +5,10 @@ What may wait for whom is decided by `ReplyQueues`; here are the socket and the 
 the kernel.  A client that reads costs no more than before: what it is sent goes to
 ZeroMQ at once.  For one that does not, its queue is tried again every few milliseconds:
 a ROUTER does not tell when there is room again.
+
+A connection that is ended lives on in ZeroMQ until what it brought is read: ZeroMQ does
+not look at it while its queue is full, and takes what it is handed for it (measured).
+So nothing more is handed, and what it has asked for is not done.
 """
 
 from __future__ import annotations
@@ -83,6 +87,7 @@ class ReplySender:
         self._count = count
         self._may_log = may_log
         self._connections: dict[bytes, ConnectionId] = {}
+        self._ended: set[bytes] = set()
         self._retry_due_ns: int | None = None
         self._log = get_logger(component="leaderserver")
         self.sent_bytes = 0
@@ -101,17 +106,32 @@ class ReplySender:
         """Set how much may wait from the next message on."""
         self._queues.limits = limits
 
-    def heard(self, peer: bytes, connection: ConnectionId) -> None:
-        """Record which connection leads to *peer*."""
+    def heard(self, peer: bytes, connection: ConnectionId) -> bool:
+        """
+        Record which connection leads to *peer*.
+
+        Returns:
+            False if that was ended: do nothing that *peer* has asked for.
+        """
+        if peer in self._ended:
+            return False
         self._connections[peer] = connection
+        return True
 
     def closed(self, peer: bytes) -> None:
         """Drop what waits for *peer*: its connection is over."""
+        self._ended.discard(peer)
+        self._forget(peer)
+
+    def _forget(self, peer: bytes) -> None:
         self._connections.pop(peer, None)
         self._queues.forget(peer)
 
     def send(self, peer: bytes, message: ToClient) -> None:
         """Send *message*, or keep it until its client has read what came before."""
+        if peer in self._ended:
+            self._count("replies_unroutable")
+            return
         try:
             payload = codec.encode(message)
         except LocalProtocolError as error:
@@ -187,7 +207,7 @@ class ReplySender:
             return False
         if outcome is SendOutcome.UNROUTABLE:
             self._count("replies_unroutable")
-            self.closed(peer)
+            self._forget(peer)
             return False
         self.sent_bytes += len(payload)
         return True
@@ -216,9 +236,10 @@ class ReplySender:
             greediest = self._queues.greediest()
             assert greediest is not None
             connection = self._connections.get(greediest)
-            self.closed(greediest)
+            self._forget(greediest)
             self._count("peers_ended")
             if self._may_log("peer"):
                 self._log.warning("peer.ended", reason="it does not read its replies")
             if connection is not None:
+                self._ended.add(greediest)
                 self._disconnect(connection)

@@ -1,10 +1,11 @@
-"""The keys of a bound socket are replaced, and its port stays taken (N4)."""
+"""A listener replaces its keys (N4), and accepts no more than it is read of (N3)."""
 
 from __future__ import annotations
 
 import errno
 import socket as stdlib_socket
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 import zmq
@@ -176,3 +177,53 @@ class TestReplacing:
             with pytest.raises(ConfigurationError, match="ulimit -n"):
                 server.listener.prepare()
         connected(context, server, FIRST).close()
+
+
+class TestHoldingBack:
+    @pytest.mark.proves("N3")
+    def test_what_is_not_read_waits_in_the_kernel(
+        self, context: ZMQContext, server: Server
+    ) -> None:
+        """N3: a loop that is slow has no more connections than it can hear of."""
+        with ExitStack() as clients:
+            accepted_count = connect_until_held(server, clients)
+            # libzmq's queue of events, and the kernel's of connections.
+            kernels_count_max = SocketLimits().backlog_count_max + 1
+            assert accepted_count < 1_100 + kernels_count_max
+            poller = zmq.Poller()
+            poller.register(server.listener.monitor.socket, zmq.POLLIN)
+            told = 0
+            while told < accepted_count:
+                assert poller.poll(WAIT_MS)
+                told += sum(
+                    isinstance(event, ConnectionAccepted)
+                    for event in server.listener.monitor.receive()
+                )
+            clients.enter_context(connect(server))
+            connected(context, server, FIRST).close()
+
+    @pytest.mark.proves("N3")
+    def test_it_can_be_closed_while_it_holds_back(
+        self, context: ZMQContext, server: Server
+    ) -> None:
+        """N3: libzmq's thread waits for who closes it, and the context for that."""
+        with ExitStack() as clients:
+            connect_until_held(server, clients)
+            server.close()
+            context.term()
+
+
+def connect(server: Server) -> stdlib_socket.socket:
+    """Return a connection that says nothing, if it is taken within a second."""
+    endpoint = server.listener.endpoint
+    return stdlib_socket.create_connection((endpoint.host, endpoint.port), timeout=1.0)
+
+
+def connect_until_held(server: Server, clients: ExitStack) -> int:
+    """Open connections until one is not taken; return how many were."""
+    for count in range(5_000):
+        try:
+            clients.enter_context(connect(server))
+        except TimeoutError:
+            return count
+    pytest.fail("it takes all that come")
