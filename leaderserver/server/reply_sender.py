@@ -87,7 +87,7 @@ class ReplySender:
         self._count = count
         self._may_log = may_log
         self._connections: dict[bytes, ConnectionId] = {}
-        self._ended: set[bytes] = set()
+        self._ended: dict[bytes, ConnectionId] = {}
         self._retry_due_ns: int | None = None
         self._log = get_logger(component="leaderserver")
         self.sent_bytes = 0
@@ -114,13 +114,15 @@ class ReplySender:
             False if that was ended: do nothing that *peer* has asked for.
         """
         if peer in self._ended:
-            return False
+            if self._ended[peer] == connection:
+                return False
+            del self._ended[peer]  # it is back: a client may name itself
         self._connections[peer] = connection
         return True
 
     def closed(self, peer: bytes) -> None:
         """Drop what waits for *peer*: its connection is over."""
-        self._ended.discard(peer)
+        self._ended.pop(peer, None)
         self._forget(peer)
 
     def _forget(self, peer: bytes) -> None:
@@ -241,5 +243,5 @@ class ReplySender:
             if self._may_log("peer"):
                 self._log.warning("peer.ended", reason="it does not read its replies")
             if connection is not None:
-                self._ended.add(greediest)
+                self._ended[greediest] = connection
                 self._disconnect(connection)

@@ -79,13 +79,7 @@ def peer() -> Iterator[Peer]:
 def test_a_connection_that_was_ended_is_handed_nothing_more(peer: Peer) -> None:
     """N3: ZeroMQ takes it until what the connection brought before is read."""
     sender = peer.sender
-    assert sender.heard(peer.routing_id, peer.connection)
-    for _ in range(20):  # the client's ZeroMQ takes some
-        sender.send(peer.routing_id, LARGE)
-        if peer.ended:
-            break
-    assert peer.ended == [peer.connection]
-    handed_bytes = sender.sent_bytes
+    handed_bytes = send_until_ended(peer)
     for _ in range(10):
         assert not sender.heard(peer.routing_id, peer.connection)
         sender.send(peer.routing_id, LARGE)
@@ -94,7 +88,28 @@ def test_a_connection_that_was_ended_is_handed_nothing_more(peer: Peer) -> None:
     assert sender.queued_bytes == 0
     assert peer.counts["replies_unroutable"] >= 10
 
-    sender.closed(peer.routing_id)  # what may come under that name is another one
-    assert sender.heard(peer.routing_id, peer.connection)
+    sender.closed(peer.routing_id)
+    assert sender.heard(peer.routing_id, peer.connection)  # another of that number
     sender.send(peer.routing_id, SMALL)
     assert sender.sent_bytes > handed_bytes
+
+
+@pytest.mark.proves("N3")
+def test_a_client_that_comes_back_under_its_name_is_answered(peer: Peer) -> None:
+    """N3: its new connection may be heard before the end of the old one is told."""
+    sender = peer.sender
+    handed_bytes = send_until_ended(peer)
+    assert sender.heard(peer.routing_id, ConnectionId(peer.connection + 1))
+    sender.send(peer.routing_id, SMALL)
+    assert sender.sent_bytes > handed_bytes
+
+
+def send_until_ended(peer: Peer) -> int:
+    """Send to a client until that is enough; return how many bytes ZeroMQ took."""
+    assert peer.sender.heard(peer.routing_id, peer.connection)
+    for _ in range(20):  # the client's ZeroMQ takes some
+        peer.sender.send(peer.routing_id, LARGE)
+        if peer.ended:
+            break
+    assert peer.ended == [peer.connection]
+    return peer.sender.sent_bytes
