@@ -27,7 +27,6 @@ from lodestar.metrics import add_metrics_option, metrics_of
 from lodestar.output import write
 from lodestar.signals import stop_signals
 from nameservice import NameServiceError, get_logger
-from nameservice.allocation import CONNECTION_BUFFER_SIZE_BYTES, return_large_buffers
 
 
 if TYPE_CHECKING:
@@ -200,7 +199,6 @@ def _raise_descriptor_limit() -> None:
 def _server(arguments: Namespace) -> ExitCode:
     config = server_config(arguments)
     _raise_descriptor_limit()
-    return_large_buffers(CONNECTION_BUFFER_SIZE_BYTES)
     ended: queue.SimpleQueue[Signals | None] = queue.SimpleQueue()
     server = LeaderServer(config, is_alone=True)
     with (

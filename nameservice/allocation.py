@@ -8,9 +8,9 @@ are cut out of the heap of their thread, and stay there when they are freed, as 
 anything lies above them.  A process that passes on values of 10 MB keeps several of
 them for each of its threads, for good.
 
-The same is true of small ones, if there are thousands: libzmq has several buffers of
-16 KiB for each connection.  A server that turned thousands of connections away kept up
-to four times what those took that were open (measured).
+Small ones are kept in any case.  libzmq has several of 16 KiB for each connection, so a
+server that turns thousands of connections away keeps up to four times what those take
+that are open (measured).
 """
 
 from __future__ import annotations
@@ -20,10 +20,7 @@ import os
 from typing import Final
 
 
-__all__ = ["CONNECTION_BUFFER_SIZE_BYTES", "return_large_buffers"]
-
-CONNECTION_BUFFER_SIZE_BYTES: Final = 16 << 10
-"""What libzmq takes at once for the messages of a connection: 256 slots, and more."""
+__all__ = ["return_freed", "return_large_buffers"]
 
 # From malloc.h of glibc.
 _TRIM_THRESHOLD: Final = -1
@@ -35,15 +32,12 @@ _FREE_TOP_SIZE_BYTES_MAX: Final = 4 << 20
 _USERS_OWN: Final = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
 
 
-def return_large_buffers(size_bytes_min: int = _LARGE_SIZE_BYTES_MIN) -> bool:
+def return_large_buffers() -> bool:
     """
-    Have buffers of *size_bytes_min* or more returned to the system when they are freed.
+    Have buffers of two mebibytes or more returned to the system when they are freed.
 
     For a process that is the project's own: it holds for all of the process, and cannot
     be undone.
-
-    Args:
-        size_bytes_min: Each such buffer takes whole pages, and calls of the system.
 
     Returns:
         Whether that was set: False if the C library is not glibc, or the user has set
@@ -58,6 +52,22 @@ def return_large_buffers(size_bytes_min: int = _LARGE_SIZE_BYTES_MIN) -> bool:
         return False
     # To set one of them ends that glibc moves both by itself.
     return bool(
-        mallopt(_MMAP_THRESHOLD, size_bytes_min)
+        mallopt(_MMAP_THRESHOLD, _LARGE_SIZE_BYTES_MIN)
         and mallopt(_TRIM_THRESHOLD, _FREE_TOP_SIZE_BYTES_MAX)
     )
+
+
+def return_freed() -> bool:
+    """
+    Return to the system what the C library has kept of all that was freed.
+
+    Takes milliseconds, in which other threads may wait for memory.
+
+    Returns:
+        Whether that was possible: False if the C library is not glibc.
+    """
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (AttributeError, OSError, TypeError):
+        return False
+    return True

@@ -6,6 +6,10 @@ thread does nothing: libzmq's thread goes on reading.  It looks at the process's
 a hundred times a second, which costs next to nothing, and at the connections only when
 that has grown by more than new connections take (`MemoryGrowth`); then it looks more
 often for a while.  What must go, `Inflow` says.
+
+Where the process has a large part of what it may take, and that grows, this thread also
+has the C library return what was freed: thousands of connections that come and go leave
+as much as the limit (measured).
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from leaderserver.server.core.memory_growth import MemoryGrowth
 from nameservice import NS_PER_SECOND, get_logger
+from nameservice.allocation import return_freed
 from zmqtransport import ConnectionId, tcp_progress
 
 
@@ -35,6 +40,8 @@ _INTERVAL_SECONDS_GROWING: Final = 0.001
 _GROWING_NS: Final = NS_PER_SECOND
 _STALL_NS: Final = NS_PER_SECOND // 10
 _URGENT_PERCENT: Final = 85
+_LARGE_PERCENT: Final = 40
+_GROWN_BYTES: Final = 8 << 20
 _RESIDENT: Final = "/proc/self/statm"
 _RESIDENT_SIZE_MAX: Final = 256
 _DESCRIPTORS: Final = Path("/proc/self/fd")
@@ -75,6 +82,7 @@ class InflowGuard:
         self._turned_ns = clock.now_ns()
         self._page_size_bytes = os.sysconf("SC_PAGE_SIZE")
         self._resident: int | None = None
+        self._kept_bytes = 0
         self._has_ended = threading.Event()
         self._log = get_logger(component="leaderserver")
         self._thread = threading.Thread(
@@ -83,11 +91,7 @@ class InflowGuard:
 
     def limit(self, memory_limit_bytes: int | None) -> None:
         """Set how much the process may take from now on; see the class."""
-        self._urgent_bytes = (
-            None
-            if memory_limit_bytes is None
-            else memory_limit_bytes * _URGENT_PERCENT // 100
-        )
+        self._limit_bytes = memory_limit_bytes
 
     def start(self) -> None:
         """Begin to watch; where the system does not tell, there is nothing to do."""
@@ -119,17 +123,30 @@ class InflowGuard:
             if self._clock.now_ns() - grown_ns < _GROWING_NS
             else _INTERVAL_SECONDS
         ):
-            resident_bytes = self._resident_bytes()
+            resident_bytes = self._return_freed(self._resident_bytes())
             connection_count = self._inflow.connection_count
-            is_urgent = self._is_urgent(resident_bytes)
+            is_urgent = self._is_above(_URGENT_PERCENT, resident_bytes)
             if growth.is_unexplained(resident_bytes, connection_count) or is_urgent:
                 self._look(is_urgent=is_urgent)
                 grown_ns = self._clock.now_ns()
                 growth.looked(resident_bytes, connection_count)
 
-    def _is_urgent(self, resident_bytes: int) -> bool:
-        urgent_bytes = self._urgent_bytes
-        return urgent_bytes is not None and resident_bytes > urgent_bytes
+    def _is_above(self, percent: int, resident_bytes: int) -> bool:
+        """Return whether that is more than *percent* of what the process may take."""
+        limit_bytes = self._limit_bytes
+        return limit_bytes is not None and resident_bytes * 100 > limit_bytes * percent
+
+    def _return_freed(self, resident_bytes: int) -> int:
+        """Return what was freed if that is worth it; return how much there is now."""
+        self._kept_bytes = min(self._kept_bytes, resident_bytes)
+        if (
+            resident_bytes > self._kept_bytes + _GROWN_BYTES
+            and self._is_above(_LARGE_PERCENT, resident_bytes)
+            and return_freed()
+        ):
+            self._kept_bytes = self._resident_bytes()
+            return self._kept_bytes
+        return resident_bytes
 
     def _resident_bytes(self) -> int:
         assert self._resident is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import queue
 import resource
 import socket
@@ -10,7 +11,7 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -20,14 +21,17 @@ from leaderserver.server.inflow_guard import InflowGuard
 from leaderserver.server.sqlite_storage import SQLiteStorage
 from leaderserver.server.storage_database import DATABASE_FILE_NAME
 from nameservice import SystemClock
+from tests.recording import wait_until
 from zmqtransport import ConnectionId
 
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-
 pytestmark = pytest.mark.shells
+
+
+def resident_bytes() -> int:
+    """Return how much memory this process has."""
+    pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 @pytest.mark.proves("N3")
@@ -111,7 +115,32 @@ class TestFindConnections:
             clock=SystemClock(),
             disconnect=lambda _: None,
         )
-        assert guard._is_urgent(2**30) is is_urgent
+        assert guard._is_above(85, 2**30) is is_urgent
+
+    @pytest.mark.skipif(
+        platform.libc_ver()[0] != "glibc", reason="it is about glibc's allocator"
+    )
+    def test_what_was_freed_is_returned_where_memory_is_large(self) -> None:
+        """N3: what thousands of connections have left counts against the limit, too."""
+        buffers, above = [], []
+        for _ in range(4_000):  # as libzmq has them, and something above each
+            buffers.append(bytearray(16 << 10))
+            above.append(bytes(1_000))
+        before_bytes = resident_bytes()
+        del buffers
+        guard = InflowGuard(
+            Inflow(bytes_per_connection_max=1, bytes_max=1, frame_overhead_bytes=1),
+            ports=[1],
+            memory_limit_bytes=2 * before_bytes,
+            clock=SystemClock(),
+            disconnect=lambda _: None,
+        )
+        guard.start()
+        try:
+            wait_until(lambda: resident_bytes() < before_bytes - (32 << 20))
+        finally:
+            guard.close()
+        assert len(above) == 4_000
 
     def test_the_locks_of_the_database_stay(self, tmp_path: Path) -> None:
         """
