@@ -251,7 +251,7 @@ class ConnectionMonitor:
     Args:
         monitored: The socket.  Close it after the monitor.
         holds_back: Whether the socket accepts nothing more while some thousand events
-            are not read.  Then close it before the monitor.
+            are not read.
 
     Attributes:
         socket: Readable when `receive` has something to return.
@@ -268,12 +268,17 @@ class ConnectionMonitor:
         self._end_ns: int | None = None
         address = f"inproc://lodestar.monitor.{next(_monitor_numbers)}"
         with translate_zmq_errors("a connection monitor"):
-            monitored.monitor(address, int(_EVENTS))
+            # First: who monitors without a reader could not be closed any more.
             self.socket: ZMQSocket = monitored.context.socket(zmq.PAIR)
-            self.socket.setsockopt(zmq.LINGER, 0)
-            # See the module docstring; libzmq adds its own thousand to what we allow.
-            self.socket.setsockopt(zmq.RCVHWM, 1 if holds_back else 0)
-            self.socket.connect(address)
+            try:
+                self.socket.setsockopt(zmq.LINGER, 0)
+                # See the module docstring; libzmq adds a thousand to what we allow.
+                self.socket.setsockopt(zmq.RCVHWM, 1 if holds_back else 0)
+                monitored.monitor(address, int(_EVENTS))
+                self.socket.connect(address)
+            except BaseException:
+                self.socket.close()
+                raise
 
     def receive(self, event_count_max: int = 1_000) -> list[ConnectionEvent]:
         """Return the events that wait, oldest first, without waiting for more."""
@@ -313,7 +318,8 @@ class ConnectionMonitor:
         """
         Stop reporting.  Idempotent.
 
-        One that holds back goes on being read, by who ends the context.
+        One that holds back closes its socket, and goes on being read by who ends the
+        context.
         """
         if self.socket.closed or self._end_ns is not None:
             return
@@ -322,7 +328,7 @@ class ConnectionMonitor:
                 self._monitored.monitor(None, 0)
             self.socket.close()
             return
-        assert self._monitored.closed
+        self._monitored.close()
         self._end_ns = time.monotonic_ns() + _END_NS
         end_after(self._monitored.context, self._is_over)
 

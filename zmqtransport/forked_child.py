@@ -82,9 +82,12 @@ class _Context(zmq.Context[zmq.Socket[bytes]]):
     def term(self) -> None:
         """Close it; what had its descriptors is forgotten first."""
         _waiters.pop(id(self), None)
-        waited_for = _waited_for.pop(id(self), [])
+        waited_for = _waited_for.get(id(self), [])
         while waited_for:
-            waited_for = [is_over for is_over in waited_for if not is_over()]
+            for is_over in tuple(waited_for):
+                if is_over():
+                    waited_for.remove(is_over)
+        _waited_for.pop(id(self), None)
         super().term()
 
     def __del__(self) -> None:

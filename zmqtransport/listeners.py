@@ -18,6 +18,7 @@ and a key that is replaced because somebody has stolen it should open nothing an
 from __future__ import annotations
 
 import os
+import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final, final
 
@@ -45,6 +46,7 @@ __all__ = ["Listener"]
 
 # libzmq's I/O thread answers within a millisecond; a machine may be busy.
 _WAIT_MS: Final = 10_000
+_QUIET_MS: Final = 5
 
 
 @final
@@ -86,7 +88,6 @@ class Listener:
             self._resources.callback(self.socket.close)
             self.monitor = ConnectionMonitor(self.socket, holds_back=True)
             self._resources.callback(self.monitor.close)
-            self._resources.callback(self.socket.close)  # before its monitor
             secure_server(self.socket, key_pair, domain_secured=domain_secured)
             self.endpoint = bind_socket(self.socket, endpoint)
             self._address = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
@@ -119,7 +120,7 @@ class Listener:
         """
         Serve who connects from now on with *key_pair*; end all connections.
 
-        Call `prepare` before.  Waits for libzmq's I/O thread, about a millisecond.
+        Call `prepare` before.  Waits for libzmq's I/O thread, some milliseconds.
 
         Returns:
             What the monitor has told meanwhile, the end of each connection included.
@@ -138,14 +139,30 @@ class Listener:
             self.socket.setsockopt(zmq.USE_FD, self._spare)
             self.socket.unbind(self._address)
             events = self._wait(is_listening=False)
-            # What follows has room: libzmq tells of no connection that has ended so,
-            # and this thread tells that it listens.
-            events += self.monitor.receive()
+            events += self._read_to_quiet()
             self.socket.bind(self._address)
             self._spare = None  # it is libzmq's now
             events += self._wait(is_listening=True)
         self._descriptor = self.monitor.listening_descriptor
         return events
+
+    def _read_to_quiet(self) -> list[ConnectionEvent]:
+        """
+        Read reports until there are no more: who binds next writes one, and needs room.
+
+        Connections of a listener that is gone end once this thread has libzmq see to
+        it; of those that their peers close meanwhile it tells.
+        """
+        events: list[ConnectionEvent] = []
+        deadline = time.monotonic() + _WAIT_MS / 1_000
+        while time.monotonic() < deadline:
+            self.socket.getsockopt(zmq.EVENTS)
+            news = self.monitor.receive()
+            events += news
+            if not news and not self.monitor.socket.poll(_QUIET_MS):
+                return events
+        message = f"ZeroMQ goes on telling of connections to {self._address}"
+        raise NameServiceError(message)
 
     def close(self) -> None:
         """Close it, and give back what was prepared and not used.  Idempotent."""

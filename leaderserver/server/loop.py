@@ -387,7 +387,7 @@ class ServerLoop:
         """Tell the service whose connection closed."""
         now_ns = self._clock.now_ns()
         for peer in peers:
-            self._replies.closed(peer.routing_id)
+            self._replies.closed(peer.routing_id, peer.connection)
             self._perform(self._service.connection_closed(peer, now_ns=now_ns))
 
     def _watch_inflow(self, events: Sequence[ConnectionEvent]) -> None:

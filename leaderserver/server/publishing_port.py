@@ -108,13 +108,17 @@ class PublishingPort:
             key_pair,
             domain_secured=ZAP_DOMAIN_PUBLISHING,
         )
+        try:
+            self.loop = PollLoop(name="leaderserver-publisher", clock=clock)
+        except BaseException:
+            self.listener.close()
+            raise
         self._socket = self.listener.socket
         self._socket.setsockopt(zmq.XPUB_VERBOSER, 1)
         self.endpoint = self.listener.endpoint
         self.limiter = ConnectionLimiter(
             connections_max, port=self.endpoint.port, is_told_who_spoke=True
         )
-        self.loop = PollLoop(name="leaderserver-publisher", clock=clock)
         self.loop.at_end(self.listener.close)
         self.loop.add_readable(self.listener.monitor.socket, self._watch)
         self.loop.add_socket(self._socket, self._subscribe, frame_count_max=1)

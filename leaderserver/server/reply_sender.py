@@ -120,10 +120,12 @@ class ReplySender:
         self._connections[peer] = connection
         return True
 
-    def closed(self, peer: bytes) -> None:
-        """Drop what waits for *peer*: its connection is over."""
-        self._ended.pop(peer, None)
-        self._forget(peer)
+    def closed(self, peer: bytes, connection: ConnectionId) -> None:
+        """Drop what waits for *peer* if that was its connection: it is over."""
+        if self._ended.get(peer) == connection:
+            del self._ended[peer]
+        if self._connections.get(peer, connection) == connection:
+            self._forget(peer)
 
     def _forget(self, peer: bytes) -> None:
         self._connections.pop(peer, None)

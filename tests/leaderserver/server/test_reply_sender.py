@@ -88,7 +88,7 @@ def test_a_connection_that_was_ended_is_handed_nothing_more(peer: Peer) -> None:
     assert sender.queued_bytes == 0
     assert peer.counts["replies_unroutable"] >= 10
 
-    sender.closed(peer.routing_id)
+    sender.closed(peer.routing_id, peer.connection)
     assert sender.heard(peer.routing_id, peer.connection)  # another of that number
     sender.send(peer.routing_id, SMALL)
     assert sender.sent_bytes > handed_bytes
@@ -102,6 +102,11 @@ def test_a_client_that_comes_back_under_its_name_is_answered(peer: Peer) -> None
     assert sender.heard(peer.routing_id, ConnectionId(peer.connection + 1))
     sender.send(peer.routing_id, SMALL)
     assert sender.sent_bytes > handed_bytes
+    for _ in range(3):
+        sender.send(peer.routing_id, LARGE)
+    queued_bytes = sender.queued_bytes
+    sender.closed(peer.routing_id, peer.connection)
+    assert sender.queued_bytes == queued_bytes
 
 
 def send_until_ended(peer: Peer) -> int:
