@@ -1,4 +1,4 @@
-"""What is read over ZooKeeper was not older than the question, whoever answers."""
+"""What is read over ZooKeeper is not older than the question."""
 
 from __future__ import annotations
 
