@@ -46,7 +46,7 @@ import attrs
 import zmq
 
 from nameservice import AuthenticationError, RemoteProtocolError
-from zmqtransport.forked_child import end_after
+from zmqtransport.contexts import end_after
 from zmqtransport.sockets import ZMQSocket, receive_now, translate_zmq_errors
 
 
@@ -280,8 +280,12 @@ class ConnectionMonitor:
                 self.socket.close()
                 raise
 
-    def receive(self, event_count_max: int = 1_000) -> list[ConnectionEvent]:
-        """Return the events that wait, oldest first, without waiting for more."""
+    def receive(self, event_count_max: int = 2_000) -> list[ConnectionEvent]:
+        """
+        Return the events that wait, oldest first, without waiting for more.
+
+        Those are all, unless told otherwise, where the socket is held back.
+        """
         events: list[ConnectionEvent] = []
         for _ in range(event_count_max):
             try:

@@ -13,23 +13,38 @@ What a connection brought before it closed may still wait in the socket when the
 of its end is read.  So the shell asks for the peers that were `known` when it read the
 reports, drains the socket, and then asks which are `over`: the peers that were known;
 and those that the draining brought, unless the same number was accepted anew meanwhile.
+
+Draining ends after a burst, and what a connection brought may come later still: after
+a pause of a server thousands of requests wait, and their clients have connected anew
+under the same numbers.  Who speaks so late is a new `Peer`, bound to a connection that
+is over or is another's; a dead leader would live on by it.  It is known by two facts:
+
+*   its number has ended, and is not in use again; or
+*   another speaks over that number whose routing id was drawn later.  ZeroMQ counts
+    them up as connections are made (4.3.5, ``router_t::identify_peer``: a zero byte,
+    then 32 bits), and one connection has one.
+
+The table tells such a peer by `over`, too, which the shell asks as soon as `has_late`.
 """
 
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, TypeAlias, final
+from typing import TYPE_CHECKING, Final, TypeAlias, final
 
 import attrs
 
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from zmqtransport.connections import ConnectionId
 
 
 __all__ = ["Peer", "PeerTable"]
+
+
+_DRAWN_COUNT: Final = 1 << 32
 
 
 @final
@@ -48,6 +63,16 @@ class Peer:
     connection: ConnectionId
     routing_id: bytes
 
+    @property
+    def is_named_by_zmq(self) -> bool:
+        """Return whether ZeroMQ has drawn its routing id: none of its own begins so."""
+        return self.routing_id.startswith(b"\0")
+
+    @property
+    def drawn_number(self) -> int:
+        """Return which number ZeroMQ has drawn: it begins anywhere, and goes round."""
+        return int.from_bytes(self.routing_id[1:]) % _DRAWN_COUNT
+
 
 _Known: TypeAlias = "Mapping[ConnectionId, Sequence[Peer]]"
 
@@ -60,6 +85,9 @@ class PeerTable:
         self._numbers = itertools.count(1)
         self._by_connection: dict[ConnectionId, dict[bytes, Peer]] = {}
         self._by_number: dict[int, Peer] = {}
+        self._ended: set[ConnectionId] = set()
+        self._late: list[Peer] = []
+        self._superseded: list[Peer] = []
 
     def __len__(self) -> int:
         return len(self._by_number)
@@ -72,8 +100,21 @@ class PeerTable:
         elif (peer := peers.get(routing_id)) is not None:
             return peer
         peer = Peer(next(self._numbers), connection, routing_id)
+        if connection in self._ended:
+            self._late.append(peer)
+        elif peer.is_named_by_zmq:
+            self._superseded += _all_but_newest([peer, *peers.values()])
         peers[routing_id] = self._by_number[peer.number] = peer
         return peer
+
+    @property
+    def has_late(self) -> bool:
+        """Return whether somebody spoke whose connection seems to be over."""
+        return bool(self._late or self._superseded)
+
+    def accepted(self, connections: Iterable[ConnectionId]) -> None:
+        """Record that the numbers of *connections* are in use again."""
+        self._ended.difference_update(connections)
 
     def get(self, number: int) -> Peer | None:
         """Return the peer of that number, or None if its connection is over."""
@@ -102,16 +143,38 @@ class PeerTable:
             known: Their peers at the time of the report.
             accepted: The connections accepted after the last end of that number.
         """
-        over: list[Peer] = []
+        ended: list[Peer] = []
         for connection in dict.fromkeys(closed):
-            peers = self._by_connection.get(connection, {})
-            ended = known.get(connection, ())
-            if connection not in accepted:
-                ended = list(peers.values())
-            for peer in ended:
-                if self._by_number.pop(peer.number, None) is not None:
-                    del peers[peer.routing_id]
-                    over.append(peer)
-            if not peers:
-                self._by_connection.pop(connection, None)
-        return over
+            if connection in accepted:
+                ended += known.get(connection, ())
+            else:
+                ended += self._by_connection.get(connection, {}).values()
+                self._ended.add(connection)
+        ended += self._superseded
+        ended += [
+            peer
+            for peer in self._late
+            if peer.connection in self._ended and peer.connection not in accepted
+        ]
+        self._late, self._superseded = [], []
+        return [peer for peer in ended if self._remove(peer)]
+
+    def _remove(self, peer: Peer) -> bool:
+        """Forget *peer*; return whether it was there."""
+        if self._by_number.pop(peer.number, None) is None:
+            return False
+        peers = self._by_connection[peer.connection]
+        del peers[peer.routing_id]
+        if not peers:
+            del self._by_connection[peer.connection]
+        return True
+
+
+def _all_but_newest(peers: Iterable[Peer]) -> Sequence[Peer]:
+    """Return those of *peers* that are named by ZeroMQ, but the one named last."""
+    named = [peer for peer in peers if peer.is_named_by_zmq]
+    newest = named[0]
+    for peer in named[1:]:
+        if (peer.drawn_number - newest.drawn_number) % _DRAWN_COUNT < _DRAWN_COUNT // 2:
+            newest = peer
+    return [peer for peer in named if peer is not newest]

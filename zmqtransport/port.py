@@ -15,9 +15,19 @@ from typing import TYPE_CHECKING, final
 
 import zmq
 
-from nameservice import LocalProtocolError, RemoteProtocolError, get_logger
+from nameservice import (
+    DidNotHappenError,
+    LocalProtocolError,
+    RemoteProtocolError,
+    get_logger,
+)
 from zmqtransport.connection_limiter import ConnectionLimiter
-from zmqtransport.connections import ConnectionClosed, accepted_last, connection_of
+from zmqtransport.connections import (
+    ConnectionAccepted,
+    ConnectionClosed,
+    accepted_last,
+    connection_of,
+)
 from zmqtransport.listeners import Listener
 from zmqtransport.log_budget import LogBudget
 from zmqtransport.peers import PeerTable
@@ -102,6 +112,7 @@ class Port:
         self._budget = LogBudget()
         self._counts: Counter[str] = Counter()
         self._events_waiting: list[ConnectionEvent] = []
+        self._is_watch_due = False
         self._received_bytes = 0
         self._sent_bytes = 0
         self.peers = PeerTable()
@@ -148,7 +159,10 @@ class Port:
             self.drop(error)
             return
         self._received_bytes += sum(map(len, frames)) - len(frames[0])
-        self._on_message(self.peers.heard(connection, frames[0].bytes), frames)
+        peer = self.peers.heard(connection, frames[0].bytes)
+        if self.peers.has_late:
+            self._watch_soon()
+        self._on_message(peer, frames)
 
     def watch(self, told: Sequence[ConnectionEvent] = ()) -> None:
         """
@@ -157,25 +171,36 @@ class Port:
         Args:
             told: What was read from the monitor elsewhere.
         """
+        self._is_watch_due = False
         news = [*told, *self.listener.monitor.receive()]
         self._on_events(news)
         events = [*self._events_waiting, *news]
         self._events_waiting = []
         self.limiter.observe(events)
         closed = [e.connection_id for e in events if isinstance(e, ConnectionClosed)]
-        if not closed:
+        self.peers.accepted(
+            e.connection_id for e in events if isinstance(e, ConnectionAccepted)
+        )
+        if not closed and not self.peers.has_late:
             return
         known = self.peers.known(closed)
         self._loop.drain(self.socket)
         self._events_waiting = self.listener.monitor.receive()
         if self._events_waiting:
             self._on_events(self._events_waiting)
-            with suppress(LocalProtocolError):  # it ends, and these are told no more
-                self._loop.call_soon_threadsafe(self.watch)
+            self._watch_soon()
         accepted = accepted_last([*events, *self._events_waiting])
         over = self.peers.over(closed, known=known, accepted=accepted)
         if over:
             self._on_closed(over)
+
+    def _watch_soon(self) -> None:
+        """Watch behind what waits; or with the next event, if the loop is that full."""
+        if self._is_watch_due:
+            return
+        with suppress(LocalProtocolError, DidNotHappenError):  # when it ends, never
+            self._loop.call_soon_threadsafe(self.watch)
+            self._is_watch_due = True
 
     # -- what comes to nothing ---------------------------------------------------------
 

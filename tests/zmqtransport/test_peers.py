@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import itertools
+
+import pytest
+
 from zmqtransport import (
     ConnectionAccepted,
     ConnectionClosed,
@@ -13,6 +17,11 @@ from zmqtransport import (
 
 SEVEN = ConnectionId(7)
 EIGHT = ConnectionId(8)
+
+
+def drawn(number: int) -> bytes:
+    """Return a routing id as ZeroMQ draws it."""
+    return b"\0" + number.to_bytes(4)
 
 
 class TestPeerTable:
@@ -78,6 +87,54 @@ class TestPeerTable:
         assert peers.over([SEVEN], known={}, accepted={SEVEN}) == []
         assert peers.over([EIGHT], known={}, accepted=()) == []
         assert len(peers) == 1
+
+    def test_who_speaks_late_is_over_when_asked_for_again(self) -> None:
+        """E5: what is read long after the report is said by no one who lives."""
+        peers = PeerTable()
+        peers.heard(SEVEN, drawn(1))
+        peers.over([SEVEN], known=peers.known([SEVEN]), accepted=())
+        assert not peers.has_late
+        late = [peers.heard(SEVEN, drawn(1)), peers.heard(SEVEN, b"called so")]
+        assert peers.has_late
+        assert peers.over([], known={}, accepted=()) == late
+        assert not peers.has_late
+        assert len(peers) == 0
+
+    @pytest.mark.parametrize("is_told_first", [False, True])
+    def test_a_number_in_use_again_has_not_ended(self, *, is_told_first: bool) -> None:
+        """E5: who comes over the next connection lives, told of before or after."""
+        peers = PeerTable()
+        peers.over([SEVEN], known={}, accepted=())
+        if is_told_first:
+            peers.accepted([SEVEN, EIGHT])
+        peers.heard(SEVEN, drawn(1))
+        assert peers.has_late is not is_told_first
+        assert peers.over([], known={}, accepted={SEVEN}) == []
+        assert len(peers) == 1
+
+    @pytest.mark.parametrize("first", [1, 2**31, 2**32 - 2])
+    @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+    def test_over_one_number_the_last_one_lives(
+        self, first: int, order: tuple[int, ...]
+    ) -> None:
+        """E5: what those before it have said may be read before or after its words."""
+        peers = PeerTable()
+        heard = {
+            index: peers.heard(SEVEN, drawn((first + index) % 2**32)) for index in order
+        }
+        assert peers.has_late
+        over = peers.over([], known={}, accepted=())
+        assert set(over) == {heard[0], heard[1]}
+        assert peers.get(heard[2].number) is heard[2]
+        assert not peers.has_late
+
+    def test_who_names_itself_is_not_late(self) -> None:
+        """Such names are not counted up: which came last is not known."""
+        peers = PeerTable()
+        peers.heard(SEVEN, b"mine")
+        peers.heard(SEVEN, drawn(1))
+        peers.heard(SEVEN, b"other")
+        assert not peers.has_late
 
     def test_one_end_is_told_once(self) -> None:
         """Two reports of one number in one batch end its peers once."""

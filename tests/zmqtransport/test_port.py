@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, final
@@ -37,6 +38,8 @@ pytestmark = pytest.mark.shells
 
 LOOPBACK = parse_endpoint("tcp://127.0.0.1:0")
 WAIT_SECONDS = 20.0
+# More than a loop reads before it looks elsewhere, less than ZeroMQ keeps for it.
+MANY_COUNT = 500
 
 
 @final
@@ -158,6 +161,44 @@ class TestPeers:
         assert len(set(server.closed.items)) == 20
         assert server.call(lambda: len(server.port.peers)) == 0
         assert server.figure("connections") == 0
+
+    def test_what_it_said_may_be_read_long_after_its_end(self, server: Server) -> None:
+        """E5: it is over behind the last word, too, and others are not."""
+        busy, is_read = threading.Event(), threading.Event()
+        with connected(server) as other:
+            other.send(b"other")
+            ((stays, _),) = server.came.wait_for_count(1)
+
+            def be_busy() -> None:
+                busy.set()
+                assert is_read.wait(WAIT_SECONDS)
+
+            server.loop.call_soon_threadsafe(be_busy)
+            assert busy.wait(WAIT_SECONDS)
+            with connected(server) as socket:
+                for _ in range(MANY_COUNT):
+                    socket.send(b"x")
+            is_read.set()
+            server.came.wait_for_count(1 + MANY_COUNT)
+            wait_until(lambda: server.call(lambda: len(server.port.peers)) == 1)
+            others = {peer for peer, word in server.came.items if word == b"x"}
+            assert set(server.closed.items) == others
+            assert server.call(lambda: server.port.peers.get(stays.number)) is stays
+
+    def test_a_number_that_is_given_again_is_not_over(self, server: Server) -> None:
+        """E5: who comes at once, under the number of one that has gone, stays."""
+        for index in range(50):
+            with connected(server) as gone:
+                for _ in range(200):
+                    gone.send(b"gone")
+            with connected(server) as socket:
+                socket.send(b"here")
+                server.came.wait_for_count(201 * (index + 1))
+                wait_until(lambda: server.call(lambda: len(server.port.peers)) == 1)
+                ((here, _),) = [
+                    come for come in server.came.items if come[1] == b"here"
+                ][index:]
+                assert here not in server.closed.items
 
     def test_who_is_gone_is_not_found_any_more(self, server: Server) -> None:
         """An answer to it is no error of ours, and goes nowhere else."""
