@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         connection_of,
         handshake_error,
     )
+    from zmqtransport.contexts import new_context
     from zmqtransport.curve import (
         CurveKeyPair,
         KeyFiles,
@@ -58,7 +59,6 @@ if TYPE_CHECKING:
         close_in_child,
         close_socket_in_child,
         keep_in_child,
-        new_context,
     )
     from zmqtransport.framing import (
         FRAME_COUNT,
@@ -202,6 +202,7 @@ __getattr__, __dir__ = lazy_face(
             "connection_of",
             "handshake_error",
         ),
+        "zmqtransport.contexts": ("new_context",),
         "zmqtransport.curve": (
             "CurveKeyPair",
             "KeyFiles",
@@ -221,7 +222,6 @@ __getattr__, __dir__ = lazy_face(
             "close_in_child",
             "close_socket_in_child",
             "keep_in_child",
-            "new_context",
         ),
         "zmqtransport.framing": (
             "FRAME_COUNT",

@@ -7,9 +7,7 @@ a hundred times a second, which costs next to nothing, and at the connections on
 that has grown by more than new connections take (`MemoryGrowth`); then it looks more
 often for a while.  What must go, `Inflow` says.
 
-Where the process has a large part of what it may take, and that grows, this thread also
-has the C library return what was freed: thousands of connections that come and go leave
-as much as the limit (measured).
+It also has the C library return what was freed, where `FreedMemory` says so.
 """
 
 from __future__ import annotations
@@ -20,6 +18,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, final
 
+from leaderserver.server.core.freed_memory import FreedMemory
 from leaderserver.server.core.memory_growth import MemoryGrowth
 from nameservice import NS_PER_SECOND, get_logger
 from nameservice.allocation import return_freed
@@ -40,8 +39,6 @@ _INTERVAL_SECONDS_GROWING: Final = 0.001
 _GROWING_NS: Final = NS_PER_SECOND
 _STALL_NS: Final = NS_PER_SECOND // 10
 _URGENT_PERCENT: Final = 85
-_LARGE_PERCENT: Final = 40
-_GROWN_BYTES: Final = 8 << 20
 _RESIDENT: Final = "/proc/self/statm"
 _RESIDENT_SIZE_MAX: Final = 256
 _DESCRIPTORS: Final = Path("/proc/self/fd")
@@ -82,7 +79,7 @@ class InflowGuard:
         self._turned_ns = clock.now_ns()
         self._page_size_bytes = os.sysconf("SC_PAGE_SIZE")
         self._resident: int | None = None
-        self._kept_bytes = 0
+        self._freed = FreedMemory()
         self._has_ended = threading.Event()
         self._log = get_logger(component="leaderserver")
         self._thread = threading.Thread(
@@ -138,14 +135,10 @@ class InflowGuard:
 
     def _return_freed(self, resident_bytes: int) -> int:
         """Return what was freed if that is worth it; return how much there is now."""
-        self._kept_bytes = min(self._kept_bytes, resident_bytes)
-        if (
-            resident_bytes > self._kept_bytes + _GROWN_BYTES
-            and self._is_above(_LARGE_PERCENT, resident_bytes)
-            and return_freed()
-        ):
-            self._kept_bytes = self._resident_bytes()
-            return self._kept_bytes
+        is_worth_it = self._freed.is_worth_returning(resident_bytes, self._limit_bytes)
+        if is_worth_it and return_freed():
+            resident_bytes = self._resident_bytes()
+            self._freed.returned(resident_bytes)
         return resident_bytes
 
     def _resident_bytes(self) -> int:
