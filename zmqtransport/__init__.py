@@ -38,7 +38,6 @@ if TYPE_CHECKING:
         HandshakeFailed,
         HandshakeFailure,
         HandshakeSucceeded,
-        accepted_last,
         connection_of,
         handshake_error,
     )
@@ -139,7 +138,6 @@ __all__ = [
     "WrongVersionError",
     "ZMQContext",
     "ZMQSocket",
-    "accepted_last",
     "bind_socket",
     "close_in_child",
     "close_socket_in_child",
@@ -198,7 +196,6 @@ __getattr__, __dir__ = lazy_face(
             "HandshakeFailed",
             "HandshakeFailure",
             "HandshakeSucceeded",
-            "accepted_last",
             "connection_of",
             "handshake_error",
         ),

@@ -40,7 +40,7 @@ import enum
 import itertools
 import struct
 import time
-from typing import TYPE_CHECKING, Final, NewType, TypeAlias, final
+from typing import Final, NewType, TypeAlias, final
 
 import attrs
 import zmq
@@ -48,10 +48,6 @@ import zmq
 from nameservice import AuthenticationError, RemoteProtocolError
 from zmqtransport.contexts import end_after
 from zmqtransport.sockets import ZMQSocket, receive_now, translate_zmq_errors
-
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 
 __all__ = [
@@ -65,7 +61,6 @@ __all__ = [
     "HandshakeFailed",
     "HandshakeFailure",
     "HandshakeSucceeded",
-    "accepted_last",
     "connection_of",
     "handshake_error",
 ]
@@ -211,17 +206,6 @@ def handshake_error(event: HandshakeFailed, *, target: str) -> AuthenticationErr
     nothing better was seen: until then the next attempt may succeed.
     """
     return AuthenticationError(target, _REASONS[event.failure])
-
-
-def accepted_last(events: Iterable[ConnectionEvent]) -> set[ConnectionId]:
-    """Return the connections of which *events* tells last that they were accepted."""
-    accepted: set[ConnectionId] = set()
-    for event in events:
-        if isinstance(event, ConnectionAccepted):
-            accepted.add(event.connection_id)
-        elif isinstance(event, ConnectionClosed):
-            accepted.discard(event.connection_id)
-    return accepted
 
 
 def connection_of(frame: zmq.Frame) -> ConnectionId:

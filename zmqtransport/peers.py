@@ -1,5 +1,5 @@
 """
-`PeerTable`: which routing ids spoke over which connection; pure.
+`PeerTable`: which routing ids spoke over which connection, and who has gone; pure.
 
 Theory of operation.  A session is bound to what its newest request came over.  That a
 connection closed is told by its file descriptor alone, and the system gives the same
@@ -9,34 +9,29 @@ id for every connection, so a connection and a routing id together are never use
 by peers that leave this to ZeroMQ (all of ours).  Each such pair is a `Peer`, with a
 number of its own, and it is peers that sessions are bound to.
 
-What a connection brought before it closed may still wait in the socket when the report
-of its end is read.  So the shell asks for the peers that were `known` when it read the
-reports, drains the socket, and then asks which are `over`: the peers that were known;
-and those that the draining brought, unless the same number was accepted anew meanwhile.
-
-Draining ends after a burst, and what a connection brought may come later still: after
-a pause of a server thousands of requests wait, and their clients have connected anew
-under the same numbers.  Who speaks so late is a new `Peer`, bound to a connection that
-is over or is another's; a dead leader would live on by it.  It is known by two facts:
+Reports and words come over different queues.  The shell reads all reports that wait
+before it adds a new peer, so whose connection was accepted is known by then.  What a
+connection has brought may be read long after the report of its end: after a pause of a
+server thousands of requests wait, and their clients have connected anew, under the same
+numbers.  Who speaks so late is a new peer, and must not live on: a dead leader would,
+by a heartbeat.  It is known by one of two facts:
 
 *   its number has ended, and is not in use again; or
 *   another speaks over that number whose routing id was drawn later.  ZeroMQ counts
     them up as connections are made (4.3.5, ``router_t::identify_peer``: a zero byte,
     then 32 bits), and one connection has one.
-
-The table tells such a peer by `over`, too, which the shell asks as soon as `has_late`.
 """
 
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Final, TypeAlias, final
+from typing import TYPE_CHECKING, Final, final
 
 import attrs
 
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from zmqtransport.connections import ConnectionId
 
@@ -64,17 +59,11 @@ class Peer:
     routing_id: bytes
 
     @property
-    def is_named_by_zmq(self) -> bool:
-        """Return whether ZeroMQ has drawn its routing id: none of its own begins so."""
-        return self.routing_id.startswith(b"\0")
-
-    @property
-    def drawn_number(self) -> int:
-        """Return which number ZeroMQ has drawn: it begins anywhere, and goes round."""
+    def drawn_number(self) -> int | None:
+        """Return which number ZeroMQ has drawn for it; None if it names itself."""
+        if not self.routing_id.startswith(b"\0"):
+            return None
         return int.from_bytes(self.routing_id[1:]) % _DRAWN_COUNT
-
-
-_Known: TypeAlias = "Mapping[ConnectionId, Sequence[Peer]]"
 
 
 @final
@@ -86,81 +75,60 @@ class PeerTable:
         self._by_connection: dict[ConnectionId, dict[bytes, Peer]] = {}
         self._by_number: dict[int, Peer] = {}
         self._ended: set[ConnectionId] = set()
-        self._late: list[Peer] = []
-        self._superseded: list[Peer] = []
+        self._over: list[Peer] = []
 
     def __len__(self) -> int:
         return len(self._by_number)
-
-    def heard(self, connection: ConnectionId, routing_id: bytes) -> Peer:
-        """Return the peer that spoke, a new one if it is the first time."""
-        peers = self._by_connection.get(connection)
-        if peers is None:
-            peers = self._by_connection[connection] = {}
-        elif (peer := peers.get(routing_id)) is not None:
-            return peer
-        peer = Peer(next(self._numbers), connection, routing_id)
-        if connection in self._ended:
-            self._late.append(peer)
-        elif peer.is_named_by_zmq:
-            self._superseded += _all_but_newest([peer, *peers.values()])
-        peers[routing_id] = self._by_number[peer.number] = peer
-        return peer
-
-    @property
-    def has_late(self) -> bool:
-        """Return whether somebody spoke whose connection seems to be over."""
-        return bool(self._late or self._superseded)
-
-    def accepted(self, connections: Iterable[ConnectionId]) -> None:
-        """Record that the numbers of *connections* are in use again."""
-        self._ended.difference_update(connections)
 
     def get(self, number: int) -> Peer | None:
         """Return the peer of that number, or None if its connection is over."""
         return self._by_number.get(number)
 
-    def known(self, connections: Collection[ConnectionId]) -> _Known:
-        """Return the peers of those of *connections* over which something came."""
-        return {
-            connection: list(self._by_connection[connection].values())
-            for connection in dict.fromkeys(connections)
-            if connection in self._by_connection
-        }
+    def find(self, connection: ConnectionId, routing_id: bytes) -> Peer | None:
+        """Return the peer that has spoken before, or None."""
+        peers = self._by_connection.get(connection)
+        return None if peers is None else peers.get(routing_id)
 
-    def over(
-        self,
-        closed: Collection[ConnectionId],
-        *,
-        known: _Known,
-        accepted: Collection[ConnectionId],
-    ) -> Sequence[Peer]:
-        """
-        Forget and return the peers whose connection is over.
+    def add(self, connection: ConnectionId, routing_id: bytes) -> Peer:
+        """Return a new peer: it speaks for the first time, and all reports are read."""
+        peer = Peer(next(self._numbers), connection, routing_id)
+        others = self._by_connection.setdefault(connection, {})
+        if connection in self._ended:
+            self._over.append(peer)
+        else:
+            self._over += _superseded([peer, *others.values()])
+        others[routing_id] = self._by_number[peer.number] = peer
+        return peer
 
-        Args:
-            closed: The connections that were reported as closed.
-            known: Their peers at the time of the report.
-            accepted: The connections accepted after the last end of that number.
+    def accepted(self, connection: ConnectionId) -> None:
+        """Record a report: that number is in use, possibly again."""
+        self._ended.discard(connection)
+
+    def closed(self, connection: ConnectionId) -> None:
+        """Record a report: who has spoken over *connection* is over."""
+        self._ended.add(connection)
+        self._over += self._by_connection.get(connection, {}).values()
+
+    @property
+    def has_over(self) -> bool:
+        """Return whether `over` has somebody to return."""
+        return bool(self._over)
+
+    def over(self) -> Sequence[Peer]:
         """
-        ended: list[Peer] = []
-        for connection in dict.fromkeys(closed):
-            if connection in accepted:
-                ended += known.get(connection, ())
-            else:
-                ended += self._by_connection.get(connection, {}).values()
-                self._ended.add(connection)
-        ended += self._superseded
-        ended += [
-            peer
-            for peer in self._late
-            if peer.connection in self._ended and peer.connection not in accepted
-        ]
-        self._late, self._superseded = [], []
-        return [peer for peer in ended if self._remove(peer)]
+        Return who is over, each once.
+
+        They are in the table, to be found for what they have said still, until they
+        are removed.
+        """
+        over, self._over = self._over, []
+        return over
+
+    def remove(self, peers: Iterable[Peer]) -> Sequence[Peer]:
+        """Forget *peers*; return those that were there, each once."""
+        return [peer for peer in peers if self._remove(peer)]
 
     def _remove(self, peer: Peer) -> bool:
-        """Forget *peer*; return whether it was there."""
         if self._by_number.pop(peer.number, None) is None:
             return False
         peers = self._by_connection[peer.connection]
@@ -170,11 +138,13 @@ class PeerTable:
         return True
 
 
-def _all_but_newest(peers: Iterable[Peer]) -> Sequence[Peer]:
-    """Return those of *peers* that are named by ZeroMQ, but the one named last."""
-    named = [peer for peer in peers if peer.is_named_by_zmq]
-    newest = named[0]
-    for peer in named[1:]:
-        if (peer.drawn_number - newest.drawn_number) % _DRAWN_COUNT < _DRAWN_COUNT // 2:
-            newest = peer
-    return [peer for peer in named if peer is not newest]
+def _superseded(peers: Iterable[Peer]) -> Sequence[Peer]:
+    """Return those of *peers* that ZeroMQ has named, without the one named last."""
+    drawn = {peer: n for peer in peers if (n := peer.drawn_number) is not None}
+    if len(drawn) < 2:
+        return []
+    # The numbers go round: each is less than half of them behind the last one.
+    first = next(iter(drawn.values()))
+    half = _DRAWN_COUNT // 2
+    last = max(drawn, key=lambda peer: (drawn[peer] - first + half) % _DRAWN_COUNT)
+    return [peer for peer in drawn if peer is not last]

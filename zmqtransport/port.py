@@ -25,7 +25,6 @@ from zmqtransport.connection_limiter import ConnectionLimiter
 from zmqtransport.connections import (
     ConnectionAccepted,
     ConnectionClosed,
-    accepted_last,
     connection_of,
 )
 from zmqtransport.listeners import Listener
@@ -111,7 +110,6 @@ class Port:
         self._log = get_logger(component=component)
         self._budget = LogBudget()
         self._counts: Counter[str] = Counter()
-        self._events_waiting: list[ConnectionEvent] = []
         self._is_watch_due = False
         self._received_bytes = 0
         self._sent_bytes = 0
@@ -159,46 +157,52 @@ class Port:
             self.drop(error)
             return
         self._received_bytes += sum(map(len, frames)) - len(frames[0])
-        peer = self.peers.heard(connection, frames[0].bytes)
-        if self.peers.has_late:
+        routing_id = frames[0].bytes
+        peer = self.peers.find(connection, routing_id)
+        if peer is None:
+            self._take(self.listener.monitor.receive())
+            peer = self.peers.add(connection, routing_id)
             self._watch_soon()
         self._on_message(peer, frames)
 
     def watch(self, told: Sequence[ConnectionEvent] = ()) -> None:
         """
-        Tell whose connection closed; see `PeerTable`.
+        Tell whose connection closed, behind what it has brought.
 
         Args:
             told: What was read from the monitor elsewhere.
         """
         self._is_watch_due = False
-        news = [*told, *self.listener.monitor.receive()]
-        self._on_events(news)
-        events = [*self._events_waiting, *news]
-        self._events_waiting = []
-        self.limiter.observe(events)
-        closed = [e.connection_id for e in events if isinstance(e, ConnectionClosed)]
-        self.peers.accepted(
-            e.connection_id for e in events if isinstance(e, ConnectionAccepted)
-        )
-        if not closed and not self.peers.has_late:
+        self._take([*told, *self.listener.monitor.receive()])
+        over = self.peers.over()
+        if not over:
             return
-        known = self.peers.known(closed)
         self._loop.drain(self.socket)
-        self._events_waiting = self.listener.monitor.receive()
-        if self._events_waiting:
-            self._on_events(self._events_waiting)
-            self._watch_soon()
-        accepted = accepted_last([*events, *self._events_waiting])
-        over = self.peers.over(closed, known=known, accepted=accepted)
+        over = self.peers.remove(over)
         if over:
             self._on_closed(over)
 
-    def _watch_soon(self) -> None:
-        """Watch behind what waits; or with the next event, if the loop is that full."""
-        if self._is_watch_due:
+    def _take(self, events: Sequence[ConnectionEvent]) -> None:
+        """Take what the monitor has told."""
+        if not events:
             return
-        with suppress(LocalProtocolError, DidNotHappenError):  # when it ends, never
+        self._on_events(events)
+        self.limiter.observe(events)
+        for event in events:
+            match event:
+                case ConnectionAccepted(connection_id=connection):
+                    self.peers.accepted(connection)
+                case ConnectionClosed(connection_id=connection):
+                    self.peers.closed(connection)
+                case _:
+                    pass
+
+    def _watch_soon(self) -> None:
+        """Watch behind what waits, if somebody is over."""
+        if not self.peers.has_over or self._is_watch_due:
+            return
+        # If the loop has no room for calls, with the next event; when it ends, never.
+        with suppress(LocalProtocolError, DidNotHappenError):
             self._loop.call_soon_threadsafe(self.watch)
             self._is_watch_due = True
 

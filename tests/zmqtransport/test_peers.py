@@ -1,18 +1,12 @@
+"""Whose connection is over, by numbers that are given again (E5)."""
+
 from __future__ import annotations
 
 import itertools
 
 import pytest
 
-from zmqtransport import (
-    ConnectionAccepted,
-    ConnectionClosed,
-    ConnectionId,
-    HandshakeSucceeded,
-    Peer,
-    PeerTable,
-    accepted_last,
-)
+from zmqtransport import ConnectionId, Peer, PeerTable
 
 
 SEVEN = ConnectionId(7)
@@ -24,27 +18,38 @@ def drawn(number: int) -> bytes:
     return b"\0" + number.to_bytes(4)
 
 
+def ended(peers: PeerTable) -> list[Peer]:
+    """Return who is over, and have the table forget them."""
+    return list(peers.remove(peers.over()))
+
+
+@pytest.mark.proves("E5")
 class TestPeerTable:
     def test_a_peer_is_over_with_its_connection(self) -> None:
-        """Evidence of death concerns the connection that closed, and no other (E5)."""
+        """E5: evidence of death concerns the connection that closed, and no other."""
         peers = PeerTable()
-        a, b = peers.heard(SEVEN, b"a"), peers.heard(EIGHT, b"b")
+        a, b = peers.add(SEVEN, b"a"), peers.add(EIGHT, b"b")
         assert (a.connection, a.routing_id) == (7, b"a")
         assert (b.connection, b.routing_id) == (8, b"b")
-        assert peers.heard(SEVEN, b"a") is a
+        assert peers.find(SEVEN, b"a") is a
+        assert peers.find(SEVEN, b"b") is None
         assert len(peers) == 2
-        known = peers.known([SEVEN, SEVEN])
-        assert known == {SEVEN: [a]}
-        assert peers.over([SEVEN], known=known, accepted=()) == [a]
+        assert not peers.has_over
+        peers.closed(SEVEN)
+        assert peers.has_over
+        assert ended(peers) == [a]
+        assert not peers.has_over
         assert len(peers) == 1
-        assert peers.known([SEVEN, EIGHT]) == {EIGHT: [b]}
+        assert peers.find(SEVEN, b"a") is None
+        assert peers.find(EIGHT, b"b") is b
 
     def test_a_peer_is_found_by_its_number_while_it_is_there(self) -> None:
         """An answer goes to who asked, or nowhere."""
         peers = PeerTable()
-        gone, stays = peers.heard(SEVEN, b"a"), peers.heard(EIGHT, b"b")
+        gone, stays = peers.add(SEVEN, b"a"), peers.add(EIGHT, b"b")
         assert peers.get(gone.number) is gone
-        peers.over([SEVEN], known=peers.known([SEVEN]), accepted=())
+        peers.closed(SEVEN)
+        ended(peers)
         assert peers.get(gone.number) is None
         assert peers.get(stays.number) is stays
 
@@ -53,105 +58,74 @@ class TestPeerTable:
         peers = PeerTable()
         numbers = set()
         for _ in range(3):
-            numbers.add(peers.heard(SEVEN, b"a").number)
-            peers.over([SEVEN], known=peers.known([SEVEN]), accepted=())
+            numbers.add(peers.add(SEVEN, b"a").number)
+            peers.closed(SEVEN)
+            ended(peers)
         assert len(numbers) == 3
 
     def test_equal_words_are_not_the_same_peer(self) -> None:
         """A session is bound to one connection, and to no copy of it."""
         assert Peer(1, SEVEN, b"a") != Peer(1, SEVEN, b"a")
 
-    def test_what_is_drained_after_the_report_is_over_too(self) -> None:
-        """A connection that closed at once is heard of after its end was reported."""
+    def test_who_is_over_is_found_until_it_is_removed(self) -> None:
+        """E5: what it has said still is said by the same peer."""
         peers = PeerTable()
-        known = peers.known([SEVEN])
-        assert known == {}
-        late = peers.heard(SEVEN, b"a")
-        assert peers.over([SEVEN], known=known, accepted=()) == [late]
+        peer = peers.add(SEVEN, b"a")
+        peers.closed(SEVEN)
+        over = peers.over()
+        assert peers.find(SEVEN, b"a") is peer
+        assert peers.remove(over) == [peer]
+        assert peers.find(SEVEN, b"a") is None
+
+    def test_who_speaks_after_its_end_is_over_too(self) -> None:
+        """E5: what is read long after the report is said by no one who lives."""
+        peers = PeerTable()
+        first = peers.add(SEVEN, drawn(1))
+        peers.closed(SEVEN)
+        assert ended(peers) == [first]
+        late = [peers.add(SEVEN, drawn(1)), peers.add(SEVEN, b"called so")]
+        assert peers.has_over
+        assert ended(peers) == late
         assert len(peers) == 0
 
     def test_a_number_that_is_used_again_is_another_connection(self) -> None:
-        """Who came over the next connection of that number is not dead (E5)."""
+        """E5: who came over the next connection of that number is not dead."""
         peers = PeerTable()
-        old = peers.heard(SEVEN, b"old")
-        known = peers.known([SEVEN])
-        new = peers.heard(SEVEN, b"new")
-        assert peers.over([SEVEN], known=known, accepted={SEVEN}) == [old]
-        assert peers.known([SEVEN]) == {SEVEN: [new]}
+        old = peers.add(SEVEN, b"old")
+        peers.closed(SEVEN)
+        peers.accepted(SEVEN)
+        new = peers.add(SEVEN, b"new")
+        assert ended(peers) == [old]
+        assert peers.find(SEVEN, b"new") is new
         assert peers.get(new.number) is new
 
-    def test_a_connection_that_never_spoke_ends_nobody(self) -> None:
-        """What was accepted anew before anybody spoke leaves nothing to end."""
-        peers = PeerTable()
-        peers.heard(SEVEN, b"new")
-        assert peers.over([SEVEN], known={}, accepted={SEVEN}) == []
-        assert peers.over([EIGHT], known={}, accepted=()) == []
-        assert len(peers) == 1
-
-    def test_who_speaks_late_is_over_when_asked_for_again(self) -> None:
-        """E5: what is read long after the report is said by no one who lives."""
-        peers = PeerTable()
-        peers.heard(SEVEN, drawn(1))
-        peers.over([SEVEN], known=peers.known([SEVEN]), accepted=())
-        assert not peers.has_late
-        late = [peers.heard(SEVEN, drawn(1)), peers.heard(SEVEN, b"called so")]
-        assert peers.has_late
-        assert peers.over([], known={}, accepted=()) == late
-        assert not peers.has_late
-        assert len(peers) == 0
-
-    @pytest.mark.parametrize("is_told_first", [False, True])
-    def test_a_number_in_use_again_has_not_ended(self, *, is_told_first: bool) -> None:
-        """E5: who comes over the next connection lives, told of before or after."""
-        peers = PeerTable()
-        peers.over([SEVEN], known={}, accepted=())
-        if is_told_first:
-            peers.accepted([SEVEN, EIGHT])
-        peers.heard(SEVEN, drawn(1))
-        assert peers.has_late is not is_told_first
-        assert peers.over([], known={}, accepted={SEVEN}) == []
-        assert len(peers) == 1
-
-    @pytest.mark.parametrize("first", [1, 2**31, 2**32 - 2])
+    @pytest.mark.parametrize("first", [0, 1, 2**31, 2**32 - 2])
     @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
-    def test_over_one_number_the_last_one_lives(
+    def test_over_one_number_who_was_named_last_lives(
         self, first: int, order: tuple[int, ...]
     ) -> None:
         """E5: what those before it have said may be read before or after its words."""
         peers = PeerTable()
         heard = {
-            index: peers.heard(SEVEN, drawn((first + index) % 2**32)) for index in order
+            index: peers.add(SEVEN, drawn((first + index) % 2**32)) for index in order
         }
-        assert peers.has_late
-        over = peers.over([], known={}, accepted=())
-        assert set(over) == {heard[0], heard[1]}
+        assert set(ended(peers)) == {heard[0], heard[1]}
         assert peers.get(heard[2].number) is heard[2]
-        assert not peers.has_late
 
-    def test_who_names_itself_is_not_late(self) -> None:
+    def test_who_names_itself_is_not_superseded(self) -> None:
         """Such names are not counted up: which came last is not known."""
         peers = PeerTable()
-        peers.heard(SEVEN, b"mine")
-        peers.heard(SEVEN, drawn(1))
-        peers.heard(SEVEN, b"other")
-        assert not peers.has_late
+        peers.add(SEVEN, b"mine")
+        peers.add(SEVEN, drawn(1))
+        peers.add(SEVEN, b"other")
+        assert not peers.has_over
 
     def test_one_end_is_told_once(self) -> None:
-        """Two reports of one number in one batch end its peers once."""
+        """E5: two reasons for one end are one end."""
         peers = PeerTable()
-        peer = peers.heard(SEVEN, b"a")
-        known = peers.known([SEVEN, SEVEN])
-        assert peers.over([SEVEN, SEVEN], known=known, accepted=()) == [peer]
-        assert peers.over([SEVEN], known=known, accepted=()) == []
-
-
-class TestAcceptedLast:
-    def test_the_last_report_of_a_number_counts(self) -> None:
-        """A number may end and be given away again within a few reports."""
-        accepted, closed = (
-            [kind(connection_id=n) for n in (SEVEN, EIGHT)]
-            for kind in (ConnectionAccepted, ConnectionClosed)
-        )
-        assert accepted_last([accepted[0], closed[0], accepted[0]]) == {SEVEN}
-        assert accepted_last([*accepted, closed[1]]) == {SEVEN}
-        assert accepted_last([HandshakeSucceeded(), *closed]) == set()
+        peer = peers.add(SEVEN, drawn(1))
+        peers.add(SEVEN, drawn(2))
+        peers.closed(SEVEN)
+        peers.closed(SEVEN)
+        assert ended(peers).count(peer) == 1
+        assert ended(peers) == []
