@@ -237,6 +237,8 @@ class PublishingPort:
             connection = connection_of(frames[0])
         except RemoteProtocolError:
             return  # libzmq's own: the subscriptions of a connection that closed
+        if not self._topics.is_open(connection):
+            self._watch()  # it may be new, and nobody has read so
         self.limiter.spoke(connection)
         now_ns = self._clock.now_ns()
         message = frames[0].bytes

@@ -11,7 +11,8 @@ the most, so that a flood never drives out those who were there with few.
 
 What a connection sent before it closed is still reported afterwards.  So only those
 that are open count: a table that learned of a topic after the end of its connection
-would never forget it.
+would never forget it.  And what comes over one that is not open may come over a new
+one: the shell reads what waits of openings before it tells of such a change.
 
 What is not bounded so: what libzmq reads from a connection before we see it.  The
 socket's receive queue and its largest frame bound that.
@@ -119,6 +120,10 @@ class TopicTable:
     def connection_count(self) -> int:
         """Return how many connections are open, those to be ended not counted."""
         return len(self._subscribers)
+
+    def is_open(self, connection: ConnectionId) -> bool:
+        """Return whether that one is open, and is not to be ended."""
+        return connection in self._subscribers
 
     def opened(self, connection: ConnectionId) -> None:
         """Record a new connection; what had that number before is over."""
