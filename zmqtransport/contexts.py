@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, final
 
 import zmq
 
+from nameservice.open_files import OPEN_FILES_LEFT_MIN, require_open_files
 from zmqtransport.forked_child import (
     close_waiters_in_child,
     keep_waiters_in_child,
@@ -83,8 +84,9 @@ def new_context() -> ZMQContext:
     Return a context whose connections do not live on in a forked child.
 
     Raises:
-        ConfigurationError: If the process may have no more sockets.
+        ConfigurationError: If the process may have too few more open files.
     """
+    require_open_files(OPEN_FILES_LEFT_MIN, what="a new client or server")
     with _lock:
         before = waiting_descriptors()
         with translate_zmq_errors("a new client or server"):

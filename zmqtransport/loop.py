@@ -43,6 +43,7 @@ from nameservice import (
     get_logger,
 )
 from nameservice.clock import NS_PER_MS
+from nameservice.open_files import OPEN_FILES_LEFT_MIN, require_open_files
 from zmqtransport.sockets import (
     ZMQSocket,
     is_readable,
@@ -95,8 +96,12 @@ class PollLoop:
             burst_count_max: Messages taken from a socket before others have their turn.
             call_count_max: Calls of other threads that may wait.
             on_failure: Is told, in the loop's thread, that the loop cannot go on.
+
+        Raises:
+            ConfigurationError: If the process may have too few more open files.
         """
         assert burst_count_max >= 1
+        require_open_files(OPEN_FILES_LEFT_MIN, what="a new client or server")
         self._name = name
         self._clock = SystemClock() if clock is None else clock
         self._burst_count_max = burst_count_max

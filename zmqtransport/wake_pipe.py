@@ -6,7 +6,7 @@ import contextlib
 import os
 from typing import Final, final
 
-from nameservice import ForkGuard
+from nameservice import ConfigurationError, ForkGuard
 
 
 __all__ = ["WakePipe"]
@@ -22,11 +22,21 @@ class WakePipe:
     There is no lock.  A thread that calls may be interrupted by a signal, whose handler
     closes the loop's owner and waits for the loop: it would wait for a lock that the
     interrupted thread holds.  So the pipe closes when no one can write to it any more.
+
+    Raises:
+        ConfigurationError: If the process may have no more open files.
     """
 
+    _is_open = False
+
     def __init__(self) -> None:
-        self.reader, self._writer = os.pipe()
         self._guard = ForkGuard()
+        try:
+            self.reader, self._writer = os.pipe()
+        except OSError as error:
+            message = "a new client or server needs more open files: raise ulimit -n"
+            raise ConfigurationError(message) from error
+        self._is_open = True
         for descriptor in (self.reader, self._writer):
             os.set_blocking(descriptor, False)
 
@@ -42,6 +52,6 @@ class WakePipe:
 
     def __del__(self) -> None:
         """Close it; in a child the numbers may be those of others by now."""
-        if not self._guard.is_inherited:
+        if self._is_open and not self._guard.is_inherited:
             os.close(self.reader)
             os.close(self._writer)

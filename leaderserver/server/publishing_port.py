@@ -238,7 +238,7 @@ class PublishingPort:
         except RemoteProtocolError:
             return  # libzmq's own: the subscriptions of a connection that closed
         if not self._topics.is_open(connection):
-            self._watch()  # it may be new, and nobody has read so
+            self._watch()  # it may be new, and its report unread
         self.limiter.spoke(connection)
         now_ns = self._clock.now_ns()
         message = frames[0].bytes

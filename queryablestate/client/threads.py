@@ -101,7 +101,7 @@ class QueryShell(QueryDriver):
         try:
             self._wake_reader, self._wake_writer = os.pipe()
         except OSError as error:
-            message = f"a new client needs more open files: {error.strerror}"
+            message = "a new client needs more open files: raise ulimit -n"
             raise ConfigurationError(message) from error
         try:
             self._context = new_context()

@@ -33,6 +33,7 @@ from nameservice import (
 from nameservice.clock import NS_PER_SECOND
 from nameservice.loop_observation import observe_on_loop
 from nameservice.observation import Observation
+from nameservice.open_files import OPEN_FILES_LEFT_MIN, require_open_files
 from nameservice.version import package_version
 from queryablestate.gateway.announcement import Announcement
 from queryablestate.gateway.app import GatewayApp
@@ -66,11 +67,15 @@ class GatewayServer:
     Args:
         services: The name service; stays its owner's, and open as long as this is.
         config: Where to listen, and limits.
+
+    Raises:
+        ConfigurationError: If the process may have too few more open files.
     """
 
     def __init__(
         self, services: HAServices, config: GatewayConfig | None = None
     ) -> None:
+        require_open_files(OPEN_FILES_LEFT_MIN, what="a gateway")
         self._services = services
         self._config = GatewayConfig() if config is None else config
         self._guard = ForkGuard()

@@ -132,7 +132,6 @@ class NodeLoop:
     def __init__(self, ha: HAServices, config: NodeConfig, clock: Clock) -> None:
         self._clock = clock
         self._log = get_logger(component="state-node")
-        self._version = package_version()
         self._budget = LogBudget()
         self._pending: deque[NodeEvent] = deque()
         self._is_stepping = False
@@ -144,6 +143,7 @@ class NodeLoop:
         self._resources = ExitStack()
         self._crew: ReaderCrew | None = None
         self.loop = PollLoop(name="state-node", clock=clock)
+        self._version = package_version()
         self.loop.at_end(self._end)  # the first one is called last
         self.loop.at_end(self._resources.close)
         try:

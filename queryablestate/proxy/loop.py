@@ -160,7 +160,6 @@ class ProxyLoop:
         self._config = config
         self._clock = SystemClock() if clock is None else clock
         self._log = get_logger(component="query-proxy")
-        self._version = package_version()
         self._cache = ResultCache(
             config.cache, size_bytes_max=config.cache_size_bytes_max
         )
@@ -182,6 +181,7 @@ class ProxyLoop:
         self.loop = PollLoop(
             name="query-proxy", clock=self._clock, on_failure=on_failure
         )
+        self._version = package_version()
         resources = ExitStack()
         self.loop.at_end(resources.close)
         try:

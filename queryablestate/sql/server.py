@@ -28,6 +28,7 @@ from nameservice import (
 )
 from nameservice.loop_observation import observe_on_loop
 from nameservice.observation import Observation
+from nameservice.open_files import OPEN_FILES_LEFT_MIN, require_open_files
 from queryablestate.sql.clients import CallerClients
 from queryablestate.sql.config import SQLConfig, split_address
 from queryablestate.sql.connection import Connection, Shared
@@ -62,8 +63,8 @@ class SQLServer:
         config: Its settings.
 
     Raises:
-        ConfigurationError: If a setting cannot be used, or DuckDB or pyarrow is not
-            installed; says what to do.
+        ConfigurationError: If a setting cannot be used, DuckDB or pyarrow is not
+            installed, or the process may have no more open files; says what to do.
     """
 
     def __init__(self, ha: HAServices, config: SQLConfig | None = None) -> None:
@@ -76,6 +77,7 @@ class SQLServer:
             )
         self._tls = _tls_context(self._config)
         self._make_parser = _find_parser()
+        require_open_files(OPEN_FILES_LEFT_MIN, what="a server of SQL")
         self._guard = ForkGuard()
         self._clock = SystemClock()
         self._log = get_logger(component="sql")
@@ -94,7 +96,8 @@ class SQLServer:
         Listen, and return when tools may connect.
 
         Raises:
-            ConfigurationError: If the address cannot be used.
+            ConfigurationError: If the address cannot be used, or the process may have
+                no more open files or processes.
             LocalProtocolError: If it was started or closed before.
         """
         self._guard.check()
@@ -104,6 +107,10 @@ class SQLServer:
         self._started.wait()
         if self._failure is not None:
             self._thread.join()
+            if isinstance(self._failure, OSError):
+                bind, reason = self._config.bind, self._failure.strerror
+                message = f"cannot serve SQL at {bind}: {reason}"
+                raise ConfigurationError(message) from self._failure
             raise self._failure
         try:
             self._proxies.start()
