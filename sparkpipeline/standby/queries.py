@@ -64,11 +64,14 @@ def active_queries(spark: SparkSession) -> list[StreamingQuery]:
     ``spark.streams`` tells of those of one session, and an application may make more.
     """
     java_spark: Any = spark._jsparkSession  # noqa: SLF001 (Python has no way to all)
-    running = java_spark.sharedState().activeStreamingQueries().values()
+    running = java_spark.sharedState().activeStreamingQueries()
     found = []
-    for execution in spark.sparkContext._jvm.java.util.ArrayList(running):  # type: ignore[union-attr]  # noqa: SLF001 (as above)
-        query = execution.sparkSession().streams().get(execution.id())
-        if query is not None:  # else it has just ended
+    # Py4J reads one key after the other, and then its value: either may have ended.
+    for execution in running.values():
+        query = None
+        if execution is not None:
+            query = execution.sparkSession().streams().get(execution.id())
+        if query is not None:
             found.append(StreamingQuery(query))
     return found
 
