@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, final
 
 from attrs import define
 
+from zmqtransport.connections import ConnectionAccepted, ConnectionClosed
 from zmqtransport.tcp_counters import tcp_progress
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
-    from zmqtransport.connections import ConnectionId
+    from zmqtransport.connections import ConnectionEvent, ConnectionId
     from zmqtransport.tcp_counters import TCPProgress
 
 
@@ -115,6 +116,17 @@ class BytesInFlight:
         for connection_id in self._connections:
             self.look(connection_id)
         return self.total_bytes
+
+    def observe(self, events: Iterable[ConnectionEvent]) -> None:
+        """Begin anew for connections that have opened, and forget those that closed."""
+        for event in events:
+            match event:
+                case ConnectionAccepted(connection_id=connection_id):
+                    self.forget(connection_id)
+                case ConnectionClosed(connection_id=connection_id):
+                    self.forget(connection_id)
+                case _:
+                    pass
 
     def forget(self, connection_id: ConnectionId) -> None:
         """Count no more for a connection: it is over."""

@@ -11,15 +11,22 @@ meanwhile waits in the kernel's queue for less than a millisecond (measured).
 It accepts no more than about a thousand connections of which nothing was read
 (`ConnectionMonitor`): without that, a loop that is slow has as many as come.
 
+A ROUTER names its peers by counting up from what ``rand()`` of the C library returned
+when it was made, and libzmq never seeds that: it is the same number in every process.
+A client that calls itself as the next one will be called ends the process of the server
+(an assertion of 4.3.5).  So ``rand()`` is seeded before; a guess is right for one name
+of four billion then.
+
 Not kept: connections made with the old keys.  libzmq ends them with their listener,
 and a key that is replaced because somebody has stolen it should open nothing any more.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Final, final
 
 import zmq
@@ -84,6 +91,7 @@ class Listener:
         self._spare: int | None = None
         self._resources = ExitStack()
         try:
+            _seed_names()
             self.socket = open_socket(context, socket_type, limits)
             self._resources.callback(self.socket.close)
             self.monitor = ConnectionMonitor(self.socket, holds_back=True)
@@ -180,3 +188,9 @@ class Listener:
                 raise NameServiceError(message)
             events += self.monitor.receive(event_count_max=1)
         return events
+
+
+def _seed_names() -> None:
+    """Have libzmq count from a number that nobody knows; see the module docstring."""
+    with suppress(AttributeError, OSError, TypeError):  # no C library by that name
+        ctypes.CDLL(None).srand(int.from_bytes(os.urandom(4)))

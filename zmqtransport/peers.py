@@ -14,12 +14,17 @@ before it adds a new peer, so whose connection was accepted is known by then.  W
 connection has brought may be read long after the report of its end: after a pause of a
 server thousands of requests wait, and their clients have connected anew, under the same
 numbers.  Who speaks so late is a new peer, and must not live on: a dead leader would,
-by a heartbeat.  It is known by one of two facts:
+by a heartbeat.  It is known by any of these:
 
-*   its number has ended, and is not in use again; or
+*   its number has ended, and is not in use again;
+*   its routing id has spoken over a connection that has ended since; or
 *   another speaks over that number whose routing id was drawn later.  ZeroMQ counts
     them up as connections are made (4.3.5, ``router_t::identify_peer``: a zero byte,
     then 32 bits), and one connection has one.
+
+So one stays only if all that it has said is read after its end and its number is in use
+again, and only until who has the number now speaks, or goes.  A peer may name itself,
+too, as none of ours does; of such names no order is known.
 """
 
 from __future__ import annotations
@@ -40,6 +45,9 @@ __all__ = ["Peer", "PeerTable"]
 
 
 _DRAWN_COUNT: Final = 1 << 32
+_DRAWN_SIZE_BYTES: Final = 5
+# More than a port has connections; the oldest are forgotten.
+_GONE_COUNT_MAX: Final = 10_000
 
 
 @final
@@ -60,10 +68,15 @@ class Peer:
 
     @property
     def drawn_number(self) -> int | None:
-        """Return which number ZeroMQ has drawn for it; None if it names itself."""
-        if not self.routing_id.startswith(b"\0"):
+        """
+        Return which number ZeroMQ has drawn for it; None if it names itself otherwise.
+
+        A name of its own that looks like a drawn one is against ZeroMQ's rules.
+        """
+        name = self.routing_id
+        if len(name) != _DRAWN_SIZE_BYTES or name[0]:
             return None
-        return int.from_bytes(self.routing_id[1:]) % _DRAWN_COUNT
+        return int.from_bytes(name)
 
 
 @final
@@ -75,7 +88,8 @@ class PeerTable:
         self._by_connection: dict[ConnectionId, dict[bytes, Peer]] = {}
         self._by_number: dict[int, Peer] = {}
         self._ended: set[ConnectionId] = set()
-        self._over: list[Peer] = []
+        self._gone: dict[bytes, None] = {}  # the oldest first
+        self._over: dict[Peer, None] = {}
 
     def __len__(self) -> int:
         return len(self._by_number)
@@ -93,10 +107,13 @@ class PeerTable:
         """Return a new peer: it speaks for the first time, and all reports are read."""
         peer = Peer(next(self._numbers), connection, routing_id)
         others = self._by_connection.setdefault(connection, {})
-        if connection in self._ended:
-            self._over.append(peer)
+        if connection in self._ended or routing_id in self._gone:
+            self._end(peer)
         else:
-            self._over += _superseded([peer, *others.values()])
+            living = (
+                one for one in others.values() if one.routing_id not in self._gone
+            )
+            self._over.update(dict.fromkeys(_superseded([peer, *living])))
         others[routing_id] = self._by_number[peer.number] = peer
         return peer
 
@@ -107,7 +124,8 @@ class PeerTable:
     def closed(self, connection: ConnectionId) -> None:
         """Record a report: who has spoken over *connection* is over."""
         self._ended.add(connection)
-        self._over += self._by_connection.get(connection, {}).values()
+        for peer in self._by_connection.get(connection, {}).values():
+            self._end(peer)
 
     @property
     def has_over(self) -> bool:
@@ -121,12 +139,20 @@ class PeerTable:
         They are in the table, to be found for what they have said still, until they
         are removed.
         """
-        over, self._over = self._over, []
-        return over
+        over, self._over = self._over, {}
+        return tuple(over)
 
     def remove(self, peers: Iterable[Peer]) -> Sequence[Peer]:
         """Forget *peers*; return those that were there, each once."""
         return [peer for peer in peers if self._remove(peer)]
+
+    def _end(self, peer: Peer) -> None:
+        """Tell *peer* as over, and know it by its name if it speaks again."""
+        self._over[peer] = None
+        if peer.drawn_number is not None:  # others may be used again
+            self._gone[peer.routing_id] = None
+            if len(self._gone) > _GONE_COUNT_MAX:
+                del self._gone[next(iter(self._gone))]
 
     def _remove(self, peer: Peer) -> bool:
         if self._by_number.pop(peer.number, None) is None:

@@ -162,6 +162,7 @@ class Port:
         if peer is None:
             self._take(self.listener.monitor.receive())
             peer = self.peers.add(connection, routing_id)
+        if self.peers.has_over:
             self._watch_soon()
         self._on_message(peer, frames)
 
@@ -184,10 +185,6 @@ class Port:
 
     def _take(self, events: Sequence[ConnectionEvent]) -> None:
         """Take what the monitor has told."""
-        if not events:
-            return
-        self._on_events(events)
-        self.limiter.observe(events)
         for event in events:
             match event:
                 case ConnectionAccepted(connection_id=connection):
@@ -196,12 +193,15 @@ class Port:
                     self.peers.closed(connection)
                 case _:
                     pass
+        if events:
+            self.limiter.observe(events)
+            self._on_events(events)
 
     def _watch_soon(self) -> None:
-        """Watch behind what waits, if somebody is over."""
-        if not self.peers.has_over or self._is_watch_due:
+        """Watch behind what waits."""
+        if self._is_watch_due:
             return
-        # If the loop has no room for calls, with the next event; when it ends, never.
+        # If the loop has no room for calls, with the next message; when it ends, never.
         with suppress(LocalProtocolError, DidNotHappenError):
             self._loop.call_soon_threadsafe(self.watch)
             self._is_watch_due = True

@@ -39,7 +39,7 @@ from queryablestate.wire.refusals import error_label
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from nameservice import Clock
     from nameservice.observation import Latencies
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from queryablestate.node.direct_reads import DirectStore
     from queryablestate.node.reads import Found
     from queryablestate.wire.direct import AskNode, DirectTicket, ShowTicket
-    from zmqtransport import Peer
+    from zmqtransport import ConnectionEvent, Peer
 
 
 __all__ = ["DirectAnswerer"]
@@ -155,10 +155,13 @@ class DirectAnswerer:
         ticket = self._tickets.get(peer.number, message.ticket_id)
         return None if ticket is None else ticket.state_number
 
+    def observe(self, events: Iterable[ConnectionEvent]) -> None:
+        """Count what is unread anew for connections that have opened or closed (B1)."""
+        self._unread.observe(events)
+
     def forget(self, peer: Peer) -> None:
         """Forget a client whose connection is over; read nothing more for it (B2)."""
         self._tickets.forget(peer.number)
-        self._unread.forget(peer.connection)
         self._pages.forget(peer)
 
     def ask(self, peer: Peer, message: AskNode, keys: bytes) -> None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from queryablestate.node.config import NodeConfig
     from zmqtransport import (
         AllowList,
+        ConnectionEvent,
         CurveKeyPair,
         Endpoint,
         Peer,
@@ -53,6 +54,7 @@ class NodePort:
         component: Likewise: who says it.
         on_message: Is told each message of those that are admitted.
         on_closed: Is told which peers are over.
+        on_events: Is told what happens to connections, each event once.
 
     Attributes:
         port: The port.
@@ -75,6 +77,7 @@ class NodePort:
         component: str,
         on_message: Callable[[Peer, list[zmq.Frame]], None],
         on_closed: Callable[[Sequence[Peer]], None],
+        on_events: Callable[[Sequence[ConnectionEvent]], None],
     ) -> None:
         self._on_message = on_message
         with ExitStack() as resources:
@@ -104,6 +107,7 @@ class NodePort:
                 frame_count_max=1 + FRAME_COUNT_MAX,
                 on_message=self._admit,
                 on_closed=on_closed,
+                on_events=on_events,
                 is_told_who_spoke=True,
             )
             resources.callback(self.port.close)

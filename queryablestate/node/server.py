@@ -121,6 +121,7 @@ class QueryableStateServer:
             component="state-node",
             on_message=self._receive,
             on_closed=self._closed,
+            on_events=direct.observe,
         )
         self._port = self._node_port.port
         self.address = StateAddress(

@@ -17,10 +17,10 @@ from zmqtransport.tcp_counters import tcp_progress
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from nameservice import Clock
-    from zmqtransport import ConnectionId
+    from zmqtransport import ConnectionEvent, ConnectionId
     from zmqtransport.tcp_counters import TCPProgress
 
 
@@ -57,9 +57,9 @@ class UnreadAnswers:
         """Count what was sent."""
         self._in_flight.add(connection, size_bytes)
 
-    def forget(self, connection: ConnectionId) -> None:
-        """Count no more for a connection: it is over."""
-        self._in_flight.forget(connection)
+    def observe(self, events: Iterable[ConnectionEvent]) -> None:
+        """Begin anew for connections that have opened, and forget those that closed."""
+        self._in_flight.observe(events)
 
     def total_bytes(self) -> int:
         """Return what all have yet to read; asks the kernel."""

@@ -151,6 +151,7 @@ class ProxyPort:
             frame_count_max=1 + codec.FRAME_COUNT_MAX,
             on_message=self._receive,
             on_closed=self._closed,
+            on_events=self._in_flight.observe,
             is_told_who_spoke=True,
         )
         self._resources.callback(self._port.close)
@@ -232,8 +233,6 @@ class ProxyPort:
         return codec.decode_to_proxy(frames[1].bytes)
 
     def _closed(self, peers: Sequence[Peer]) -> None:
-        for peer in peers:
-            self._in_flight.forget(peer.connection)
         self._on_closed([LinkId(peer.number) for peer in peers])
 
     # -- out ---------------------------------------------------------------------------

@@ -7,7 +7,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from zmqtransport import BytesInFlight, ConnectionId, TCPProgress
+from zmqtransport import (
+    BytesInFlight,
+    ConnectionAccepted,
+    ConnectionClosed,
+    ConnectionId,
+    HandshakeSucceeded,
+    TCPProgress,
+)
 
 
 ONE, OTHER = ConnectionId(7), ConnectionId(8)
@@ -96,6 +103,12 @@ class TestCounting:
         flight.forget(ONE)
         flight.forget(ONE)
         assert flight.total_bytes == 7
+        flight.add(ONE, 100)
+        for kind in (ConnectionClosed, ConnectionAccepted):
+            flight.observe([HandshakeSucceeded(), kind(connection_id=ONE)])
+            assert flight.total_bytes == 7
+            flight.add(ONE, 100)
+        flight.forget(ONE)
         flight.add(ONE, 50)
         kernel.written[ONE] = 20
         assert flight.look(ONE) == 30

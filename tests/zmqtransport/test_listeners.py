@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import socket as stdlib_socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 
@@ -227,3 +229,44 @@ def connect_until_held(server: Server, clients: ExitStack) -> int:
         except TimeoutError:
             return count
     pytest.fail("it takes all that come")
+
+
+NAMED_FIRST = """
+import zmq
+from zmqtransport import Authenticator, Endpoint, Listener, PollLoop, SocketLimits
+from zmqtransport import connect_socket, new_context, open_socket
+
+context = new_context()
+loop = PollLoop(name="authenticator")
+authenticator = Authenticator(context, None)
+loop.at_end(authenticator.close)
+loop.add_readable(authenticator.socket, authenticator.handle)
+loop.start()
+here = Endpoint(host="127.0.0.1", port=0)
+listener = Listener(context, zmq.ROUTER, here, SocketLimits(), None)
+client = open_socket(context, zmq.DEALER, SocketLimits(linger_ms=10_000))
+connect_socket(client, listener.endpoint)
+client.send(b"x")
+print(listener.socket.recv_multipart()[0].hex())
+client.close()
+listener.close()
+loop.stop()
+loop.join()
+context.term()
+"""
+
+
+@pytest.mark.proves("N3")
+def test_how_a_server_names_its_clients_cannot_be_foretold() -> None:
+    """N3: who called itself by the next name would end the process of the server."""
+    names = set()
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "-c", NAMED_FIRST],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        names.add(done.stdout)
+    assert len(names) == 2

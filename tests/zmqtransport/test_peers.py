@@ -120,6 +120,41 @@ class TestPeerTable:
         peers.add(SEVEN, b"other")
         assert not peers.has_over
 
+    def test_who_spoke_and_has_gone_is_known_by_its_name(self) -> None:
+        """E5: who has its number now may be silent for long."""
+        peers = PeerTable()
+        first = peers.add(SEVEN, drawn(5))
+        peers.closed(SEVEN)
+        assert ended(peers) == [first]
+        peers.accepted(SEVEN)
+        late = peers.add(SEVEN, drawn(5))
+        assert ended(peers) == [late]
+        assert len(peers) == 0
+
+    @pytest.mark.parametrize("name", [drawn(6), b"\0longer than a drawn one", b"own"])
+    def test_no_name_of_who_has_gone_ends_who_is_there(self, name: bytes) -> None:
+        """E5: who names itself against the rules ends no one by it."""
+        peers = PeerTable()
+        peers.add(SEVEN, name)
+        peers.closed(SEVEN)
+        peers.accepted(SEVEN)
+        here = peers.add(SEVEN, drawn(5))
+        ended(peers)
+        peers.add(SEVEN, name)
+        assert here not in ended(peers)
+        assert peers.get(here.number) is here
+
+    def test_of_those_who_have_gone_the_oldest_are_forgotten(self) -> None:
+        """N3: what is known of them does not grow."""
+        peers = PeerTable()
+        for number in range(10_001):
+            peers.add(SEVEN, drawn(number))
+            peers.closed(SEVEN)
+            ended(peers)
+            peers.accepted(SEVEN)
+        assert len(peers._gone) == 10_000
+        assert peers.add(SEVEN, drawn(0)) not in ended(peers)
+
     def test_one_end_is_told_once(self) -> None:
         """E5: two reasons for one end are one end."""
         peers = PeerTable()
@@ -127,5 +162,7 @@ class TestPeerTable:
         peers.add(SEVEN, drawn(2))
         peers.closed(SEVEN)
         peers.closed(SEVEN)
-        assert ended(peers).count(peer) == 1
+        over = list(peers.over())
+        assert over.count(peer) == 1
+        assert peers.remove([*over, peer]) == over
         assert ended(peers) == []

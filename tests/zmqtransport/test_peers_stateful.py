@@ -41,14 +41,18 @@ class Connection:
         routing_id: As ZeroMQ has drawn it.
         waiting_count: How many of its words the server has not read.
         is_open: Whether it is there still.
+        is_named: Whether it has named itself, as none of ours does.
         has_been_heard: Whether a word of it was read.
+        has_ended_heard: Whether one was before the report of its end.
     """
 
     number: ConnectionId
     routing_id: bytes
     waiting_count: int = 0
     is_open: bool = True
+    is_named: bool = False
     has_been_heard: bool = False
+    has_ended_heard: bool = False
 
 
 class PeerMachine(RuleBasedStateMachine):
@@ -76,14 +80,14 @@ class PeerMachine(RuleBasedStateMachine):
         """Return the connections of which a word waits."""
         return [each for each in self.connections if each.waiting_count]
 
-    @rule(number=st.sampled_from(NUMBERS))
-    def accept(self, number: ConnectionId) -> None:
+    @rule(number=st.sampled_from(NUMBERS), is_named=st.booleans())
+    def accept(self, number: ConnectionId, is_named: bool) -> None:
         """A client connects, if that number is free."""
         if number in {each.number for each in self.open_ones()}:
             return
         self.drawn = (self.drawn + 1) % 2**32
-        routing_id = b"\0" + self.drawn.to_bytes(4)
-        self.connections.append(Connection(number, routing_id))
+        routing_id = (b"n" if is_named else b"\0") + self.drawn.to_bytes(4)
+        self.connections.append(Connection(number, routing_id, is_named=is_named))
         self.reports.append(ConnectionAccepted(connection_id=number))
 
     @precondition(lambda self: self.open_ones())
@@ -125,6 +129,9 @@ class PeerMachine(RuleBasedStateMachine):
                 case ConnectionAccepted(connection_id=number):
                     self.peers.accepted(number)
                 case ConnectionClosed(connection_id=number):
+                    for peer, each in self.alive.items():
+                        if peer.connection == number:
+                            each.has_ended_heard = True
                     self.peers.closed(number)
                 case report:
                     raise AssertionError(report)
@@ -135,7 +142,7 @@ class PeerMachine(RuleBasedStateMachine):
         self.take_reports()
         over = self.peers.over()
         if accepted is not None:
-            self.accept(accepted)
+            self.accept(accepted, is_named=False)
             for each in self.open_ones():
                 each.waiting_count += 1
         self.read(data)
@@ -153,16 +160,36 @@ class PeerMachine(RuleBasedStateMachine):
         assert heard <= {peer.routing_id for peer in self.alive}
 
     def teardown(self) -> None:
-        """Once all is read, and all that live have spoken, no one else is there."""
+        """
+        Once all is read, who was heard before its end is gone.
+
+        Of the others those stay whose number is in use by one that is silent, or that
+        is not comparable: one of the two has named itself.
+        """
+        self.read_all()
+        assert not any(
+            each.has_ended_heard and not each.is_named for each in self.dead()
+        )
         for each in self.open_ones():
             each.waiting_count += 1
+        self.read_all()
+        holders = {each.number: each for each in self.open_ones()}
+        for each in self.dead():
+            assert each.is_named or holders[each.number].is_named
+        assert set(self.alive.values()) >= set(self.open_ones())
+        assert len(self.peers) == len(self.alive)
+
+    def dead(self) -> list[Connection]:
+        """Return those that are not told as over, and have gone."""
+        return [each for each in self.alive.values() if not each.is_open]
+
+    def read_all(self) -> None:
+        """Take all words and all reports."""
         for each in self.connections:
             while each.waiting_count:
                 self.hear(each)
         self.take_reports()
         self.end(self.peers.over())
-        assert set(self.alive.values()) == set(self.open_ones())
-        assert len(self.peers) == len(self.open_ones())
 
 
 TestPeerMachine = pytest.mark.proves("E5")(PeerMachine.TestCase)

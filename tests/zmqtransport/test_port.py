@@ -77,8 +77,7 @@ class Server:
                 frame_count_max=2,
                 on_message=lambda peer, frames: self.came.add((peer, frames[1].bytes)),
                 on_closed=self._closed,
-                on_events=self._happened,
-                **{"connections_max": 10, **settings},
+                **{"on_events": self._happened, "connections_max": 10, **settings},
             )
         except BaseException:
             self.loop.stop()
@@ -220,6 +219,27 @@ class TestPeers:
         server.closed.wait_for_count(20)
         kinds = [type(event) for event in server.events.items]
         assert kinds.count(ConnectionAccepted) == kinds.count(ConnectionClosed) == 20
+
+    @pytest.mark.proves("N3")
+    def test_what_fails_on_events_costs_no_peer(self) -> None:
+        """N3: that its connection was accepted is known all the same."""
+        failing = [RuntimeError("once")]
+
+        def fail(_: Sequence[ConnectionEvent]) -> None:
+            if failing:
+                raise failing.pop()
+
+        server = Server(on_events=fail)
+        try:
+            with connected(server) as socket:
+                wait_until(lambda: server.loop.failure_count == 1)
+                for _ in range(10):
+                    socket.send(b"x")
+                server.came.wait_for_count(10)
+                assert len({peer for peer, _ in server.came.items}) == 1
+            server.closed.wait_for_count(1)
+        finally:
+            server.close()
 
 
 class TestLimits:

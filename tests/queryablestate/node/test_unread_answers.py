@@ -8,7 +8,7 @@ import pytest
 
 from nameservice import ManualClock
 from queryablestate.node.unread_answers import UNREAD_SIZE_BYTES_MAX, UnreadAnswers
-from zmqtransport import ConnectionId
+from zmqtransport import ConnectionClosed, ConnectionId
 from zmqtransport.tcp_counters import TCPProgress
 
 
@@ -84,6 +84,8 @@ def test_what_was_read_counts_no_more() -> None:
     clients.clock.advance(5 * MS)
     clients.written[fresh] += 3 << 20
     assert not clients.answers.is_too_much(fresh)
-    for number in range(50, 100):
-        clients.answers.forget(ConnectionId(number))
+    clients.answers.observe(
+        ConnectionClosed(connection_id=ConnectionId(number))
+        for number in range(50, 100)
+    )
     assert clients.answers.total_bytes() == 0
