@@ -191,6 +191,6 @@ class Listener:
 
 
 def _seed_names() -> None:
-    """Have libzmq count from a number that nobody knows; see the module docstring."""
+    """Have libzmq count from a random number; see the module docstring."""
     with suppress(AttributeError, OSError, TypeError):  # no C library by that name
         ctypes.CDLL(None).srand(int.from_bytes(os.urandom(4)))
