@@ -29,13 +29,19 @@ changed = $(shell git diff --name-only --diff-filter=d $(BASE) -- '*.py'; \
 
 # The JVMs of the tests live too briefly for an optimizing compiler, and their classes are
 # those of the lock: to verify each again costs a Spark driver a seventh of its start.
-java_options := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC \
-	-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote
+brief_java_options := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC \
+	-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote \
+	-Xlog:disable -Xlog:all=error:stderr
+
+# Read as one file and not from 200, they cost it another third.  JVMs that are not
+# Spark's, or find no such file, go on without.
+class_archive := .venv/spark.jsa
+java_options := $(brief_java_options) "-XX:SharedArchiveFile=$(CURDIR)/$(class_archive)"
 
 # Where this is set, each of the hundreds of processes of the tests compiles everything.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo style types check-fast test nightly simulate drills traces twins \
+.PHONY: setup demo style types check-fast classes test nightly simulate drills traces twins \
 	bench bench-tiny bench-peers docs coverage wheel compat check lock clean
 
 # Make .venv from requirements.lock, and see that there is a Java.  PYTHON=… picks one.
@@ -66,15 +72,20 @@ check-fast: style
 	$(pytest) -q -n $(WORKERS) --dist loadfile \
 		-m "not shells and not spark and not drill and not nightly" $(pure)
 
+# Archive Spark's classes for the tests, unless that is done.
+classes: export JDK_JAVA_OPTIONS := $(brief_java_options)
+classes: setup
+	@scripts/archive_classes $(class_archive)
+
 # All tests but the drills, those of the night and those of benchmarks.  Most of them wait, so WORKERS=4 run at once.
 test: export JDK_JAVA_OPTIONS ?= $(java_options)
-test: setup
+test: setup classes
 	$(pytest) -n $(WORKERS) --dist loadfile -m "not drill and not nightly and not tiny" tests
 
 # Repetitions of what `make test` proves: all histories, seeds, rounds, backends and demos;
 # then the drills.
 nightly: export JDK_JAVA_OPTIONS ?= $(java_options)
-nightly: setup
+nightly: setup classes
 	$(pytest) -n $(WORKERS) --dist loadfile --timeout 1800 -m nightly tests
 	LODESTAR_HYPOTHESIS_PROFILE=night $(pytest) -n $(WORKERS) --dist loadfile \
 		--timeout 1800 $(stateful)
@@ -110,7 +121,7 @@ bench: setup
 
 # See that each benchmark works, in tiny sizes.
 bench-tiny: export JDK_JAVA_OPTIONS ?= $(java_options)
-bench-tiny: setup
+bench-tiny: setup classes
 	$(pytest) -n 2 --dist loadfile -m tiny tests/benchmarks
 
 # Measure beside ZooKeeper, etcd, Redis, Flink and Spark; what is missing is installed if
@@ -140,8 +151,10 @@ compat: export JDK_JAVA_OPTIONS ?= $(java_options)
 compat: setup
 	scripts/check_compat
 
-# What CI runs.
-check: style types bench-tiny test wheel
+# What CI runs.  The second processor has nothing to do while types are checked.
+check: style
+	$(MAKE) --jobs=2 types classes
+	$(MAKE) bench-tiny test wheel
 
 # Resolve requirements.lock anew.  Only PIP_INDEX_URL is heeded: an extra index or a
 # directory of wheels could slip in hashes that nobody else can find.
