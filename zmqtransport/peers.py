@@ -13,8 +13,8 @@ Reports and words come over different queues.  The shell reads all reports that 
 before it adds a new peer, so whose connection was accepted is known by then.  What a
 connection has brought may be read long after the report of its end: after a pause of a
 server thousands of requests wait, and their clients have connected anew, under the same
-numbers.  Who speaks so late is a new peer, and must not live on: a dead leader would,
-by a heartbeat.  It is known by any of these:
+numbers.  Who speaks so late must not live on: a dead leader would, by a heartbeat.  It
+is known by any of these:
 
 *   its number has ended, and is not in use again;
 *   its routing id has spoken over a connection that has ended since; or
@@ -88,7 +88,7 @@ class PeerTable:
         self._by_connection: dict[ConnectionId, dict[bytes, Peer]] = {}
         self._by_number: dict[int, Peer] = {}
         self._ended: set[ConnectionId] = set()
-        self._gone: dict[bytes, None] = {}  # the oldest first
+        self._gone: dict[bytes, Peer] = {}  # the oldest first
         self._over: dict[Peer, None] = {}
 
     def __len__(self) -> int:
@@ -104,10 +104,18 @@ class PeerTable:
         return None if peers is None else peers.get(routing_id)
 
     def add(self, connection: ConnectionId, routing_id: bytes) -> Peer:
-        """Return a new peer: it speaks for the first time, and all reports are read."""
-        peer = Peer(next(self._numbers), connection, routing_id)
+        """
+        Return the peer that speaks, which is not in the table; all reports are read.
+
+        It is a new one, or one that was removed: who was told of its end knows it.
+        """
+        gone = self._gone.get(routing_id)
+        if gone is None or gone.connection != connection:
+            peer = Peer(next(self._numbers), connection, routing_id)
+        else:
+            peer = gone
         others = self._by_connection.setdefault(connection, {})
-        if connection in self._ended or routing_id in self._gone:
+        if connection in self._ended or gone is not None:
             self._end(peer)
         else:
             living = (
@@ -150,7 +158,7 @@ class PeerTable:
         """Tell *peer* as over, and know it by its name if it speaks again."""
         self._over[peer] = None
         if peer.drawn_number is not None:  # others may be used again
-            self._gone[peer.routing_id] = None
+            self._gone[peer.routing_id] = peer
             if len(self._gone) > _GONE_COUNT_MAX:
                 del self._gone[next(iter(self._gone))]
 

@@ -674,6 +674,26 @@ class TestLimits:
             assert reply == DoneReply()
 
 
+class TestDeath:
+    @pytest.mark.proves("E5")
+    def test_what_was_said_before_it_is_no_sign_of_life(
+        self, server: LeaderServer
+    ) -> None:
+        """E5: a server reads the words of a dead client long after it has died."""
+        client = ScriptedClient(server)
+        client.hello(session_timeout_seconds=60)
+        client.heartbeat()
+        server.pause()
+        # More than a loop reads before it looks elsewhere, less than libzmq keeps.
+        for _ in range(150):
+            client.say(HeartbeatRequest(acknowledged=client.acknowledged))
+        client.socket.setsockopt(zmq.LINGER, 10_000)
+        client.close()
+        server.resume()
+        eventually(lambda: figure(server, "sessions") == 0)
+        assert figure(server, "frames_heartbeat_total") == 151
+
+
 class TestTime:
     def test_a_pause_of_the_server_costs_nobody_anything(
         self, server: LeaderServer
