@@ -120,13 +120,8 @@ class BytesInFlight:
     def observe(self, events: Iterable[ConnectionEvent]) -> None:
         """Begin anew for connections that have opened, and forget those that closed."""
         for event in events:
-            match event:
-                case ConnectionAccepted(connection_id=connection_id):
-                    self.forget(connection_id)
-                case ConnectionClosed(connection_id=connection_id):
-                    self.forget(connection_id)
-                case _:
-                    pass
+            if isinstance(event, ConnectionAccepted | ConnectionClosed):
+                self.forget(event.connection_id)
 
     def forget(self, connection_id: ConnectionId) -> None:
         """Count no more for a connection: it is over."""
