@@ -10,6 +10,7 @@ from lodestar.arguments import add_json_option, add_log_option
 from lodestar.exit_codes import ExitCode
 from lodestar.output import json_text, pairs_text, write, write_answer
 from nameservice import ConfigurationError
+from nameservice.durable_files import make_directory
 from queryablestate.connect.tokens import generate_token, write_token
 from queryablestate.proxy.access import token_sha256
 from zmqtransport import CurveKeyPair, write_key_pair
@@ -107,7 +108,7 @@ def _base(arguments: Namespace) -> Path | None:
         raise ConfigurationError(message)
     directory: Path = arguments.dir
     try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_directory(directory, mode=0o700)
     except OSError as error:
         message = f"directory {directory} cannot be made: {error.strerror}"
         raise ConfigurationError(message) from error

@@ -21,6 +21,7 @@ from lodestar.state_access import (
     open_client,
 )
 from nameservice import ConfigurationError
+from nameservice.durable_files import rename
 from queryablestate.client.export import ExportFormat, export_state
 
 
@@ -118,12 +119,7 @@ def whole_file(name: str) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        part.replace(target)
+        rename(part, target)
     except BaseException:
         part.unlink(missing_ok=True)
         raise
-    directory = os.open(target.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)  # the name, too
-    finally:
-        os.close(directory)

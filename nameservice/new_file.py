@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final
 
+from nameservice.durable_files import sync_directory
 from nameservice.errors import ConfigurationError
 
 
@@ -50,6 +51,7 @@ def write_new_file(path: Path, text: str, *, mode: int = _OWNER_ONLY) -> None:
             file.write(text)
             file.flush()
             os.fsync(descriptor)
+        sync_directory(path.absolute().parent)
     except OSError as error:
         path.unlink(missing_ok=True)
         raise ConfigurationError(

@@ -54,6 +54,7 @@ from leaderserver.server.storage_directory import (
     restoring_file,
 )
 from nameservice import ConfigurationError, StorageError
+from nameservice.durable_files import rename, sync_directory, sync_file
 
 
 if TYPE_CHECKING:
@@ -137,9 +138,9 @@ def back_up(
                 "INSERT INTO backup VALUES (?, ?)", (int(time.time()), _checksum(copy))
             )
             information = _check(copy, source)
-        _sync(fresh)
+        sync_file(fresh)
         _give_name(fresh, target)
-        _sync(target.absolute().parent)
+        sync_directory(target.absolute().parent)
     return information
 
 
@@ -175,10 +176,9 @@ def restore_backup(
             with _connect(fresh) as copy:
                 backup.backup(copy)
                 _go_on_from(copy, information.taken_seconds)
-        _sync(fresh)
-        fresh.rename(target / DATABASE_FILE_NAME)
+        sync_file(fresh)
+        rename(fresh, target / DATABASE_FILE_NAME)
         directory.mark()
-        directory.sync()
     return information
 
 
@@ -342,14 +342,6 @@ def _give_name(fresh: Path, target: Path) -> None:
             raise
         _check_absent(target)
         fresh.rename(target)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @contextlib.contextmanager

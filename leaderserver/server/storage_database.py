@@ -24,6 +24,7 @@ from leaderserver.server.storage import (
 )
 from leaderserver.server.storage_directory import DataDirectory, way_out
 from nameservice import ConfigurationError, StorageError
+from nameservice.durable_files import rename
 
 
 if TYPE_CHECKING:
@@ -149,8 +150,7 @@ class StorageDatabase:
         with contextlib.closing(sqlite3.connect(fresh, isolation_level=None)) as made:
             made.execute("PRAGMA synchronous = FULL")
             made.executescript(_CREATION)
-        fresh.replace(self._file)
-        self._directory.sync()
+        rename(fresh, self._file)
 
     def _check_content(self) -> None:
         """Find out now whether what every start needs is there."""

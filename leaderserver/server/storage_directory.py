@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, final
 
 from nameservice import ConfigurationError
+from nameservice.durable_files import make_directory, replace_text
 from zmqtransport import close_in_child, keep_in_child
 
 
@@ -146,7 +147,7 @@ class DataDirectory:
 
     def __init__(self, path: Path, stack: ExitStack) -> None:
         self.path = path
-        path.mkdir(parents=True, exist_ok=True)
+        make_directory(path)
         self._lock(stack)
         self.reserve = Reserve(path / RESERVE_FILE_NAME)
 
@@ -205,14 +206,7 @@ class DataDirectory:
         """Take note, durably, that there is a database."""
         if self.is_marked:
             return
-        mark = self.path / MARK_FILE_NAME
-        fresh = mark.with_suffix(".new")
-        with fresh.open("w") as file:
-            file.write(_MARK)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(mark)
-        self.sync()
+        replace_text(self.path / MARK_FILE_NAME, _MARK)
 
     def is_full(self) -> bool:
         """Return whether the disk, or a quota on it, has no room for a little more."""
@@ -227,11 +221,3 @@ class DataDirectory:
         except OSError as error:
             return error.errno in _NO_ROOM
         return False
-
-    def sync(self) -> None:
-        """Make the names of its files durable."""
-        descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

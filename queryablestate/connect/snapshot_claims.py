@@ -1,5 +1,5 @@
 """
-`claimed`: one snapshot at a time into one place; and what makes a file durable.
+`claimed`: one snapshot at a time into one place.
 
 On a file system of this machine's kernel a claim is a file that only one can create.
 pyarrow offers no such thing for object stores.  There everybody who wants the place
@@ -11,23 +11,22 @@ A claim whose writer was killed stays.  The error names it: an operator may remo
 
 from __future__ import annotations
 
-import errno
 import os
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from nameservice import ConfigurationError
+from nameservice.durable_files import make_directory
 
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-__all__ = ["claimed", "make_durable"]
+__all__ = ["claimed"]
 
 _CLAIM: Final = "claim"
-_NOT_FOR_DIRECTORIES: Final = frozenset({errno.EINVAL, errno.ENOTSUP})
 
 
 @contextmanager
@@ -45,8 +44,8 @@ def claimed(arrow: Any, files: Any, path: str, snapshot_id: str) -> Iterator[Non
         ConfigurationError: If somebody else has a claim.
         OSError: If the file system fails.
     """
-    files.create_dir(path, recursive=True)
     if isinstance(files, arrow.fs.LocalFileSystem):
+        make_directory(Path(path))
         claim = f"{path}/{_CLAIM}"
         try:
             descriptor = os.open(claim, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
@@ -54,6 +53,7 @@ def claimed(arrow: Any, files: Any, path: str, snapshot_id: str) -> Iterator[Non
             raise _taken(claim) from error
         os.close(descriptor)
     else:
+        files.create_dir(path, recursive=True)
         claim = f"{path}/{_CLAIM}-{snapshot_id}"
         with files.open_output_stream(claim) as stream:
             stream.write(snapshot_id.encode())
@@ -65,37 +65,6 @@ def claimed(arrow: Any, files: Any, path: str, snapshot_id: str) -> Iterator[Non
     finally:
         with suppress(OSError, arrow.ArrowException):
             files.delete_file(claim)
-
-
-def make_durable(path: Path, *, below: Path) -> None:
-    """
-    Have a file, and the directories that lead to it, outlive a loss of power.
-
-    Args:
-        path: The file.
-        below: The directory that all of this is in; its own entry is made durable, too.
-
-    Raises:
-        OSError: If the disk says that it cannot be done.
-    """
-    _sync(path, os.O_RDONLY)
-    for directory in path.parents:
-        try:
-            _sync(directory, os.O_RDONLY | os.O_DIRECTORY)
-        except OSError as error:
-            # Some file systems in user space do not know this for directories.
-            if error.errno not in _NOT_FOR_DIRECTORIES:
-                raise
-        if directory == below.parent:
-            return
-
-
-def _sync(path: Path, flags: int) -> None:
-    descriptor = os.open(path, flags | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _claims(arrow: Any, files: Any, path: str) -> list[str]:

@@ -31,7 +31,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, final
 
 from nameservice import ConfigurationError, StorageError
-from queryablestate.connect.snapshot_claims import claimed, make_durable
+from nameservice.durable_files import sync_tree
+from queryablestate.connect.snapshot_claims import claimed
 from queryablestate.schema.key_groups import group_of, group_start
 from queryablestate.wire.copy_messages import CopiedRows, runs_of
 from queryablestate.wire.snapshot_manifest import (
@@ -310,7 +311,7 @@ class SnapshotDirectory:
 
     def _make_durable(self, path: str) -> None:
         if isinstance(self._files, self._arrow.fs.LocalFileSystem):
-            make_durable(Path(path), below=Path(self._path))
+            sync_tree(Path(path), below=Path(self._path))
 
     def _at(self, name: str) -> str:
         return f"{self._path.rstrip('/')}/{name}"

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Final, final
 from msgspec.structs import replace
 
 from nameservice import StorageError, get_logger
+from nameservice.durable_files import make_directory, replace_text
 from queryablestate.store.environment import is_damage
 from queryablestate.store.store import StateStore
 from queryablestate.wire.kept_rows import KEPT_JOB_COUNT_MAX
@@ -71,7 +72,7 @@ class NodeDirectory:
                 name, or it cannot be used.
         """
         with self._translated():
-            self._path.mkdir(parents=True, exist_ok=True)
+            make_directory(self._path)
             pointer = self._path / _CURRENT
             name = pointer.read_text("utf-8").strip() if pointer.exists() else "rows-1"
             if not _ROWS.fullmatch(name):
@@ -219,12 +220,7 @@ class NodeDirectory:
         with self._translated():
             if pointer.exists() and pointer.read_text("utf-8").strip() == name:
                 return
-            written = pointer.with_suffix(".new")
-            with written.open("w", encoding="utf-8") as file:
-                file.write(f"{name}\n")
-                file.flush()
-                os.fsync(file.fileno())
-            written.replace(pointer)
+            replace_text(pointer, f"{name}\n")
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:

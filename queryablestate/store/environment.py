@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, TypeVar, final
 import lmdb
 
 from nameservice import ConfigurationError, StorageError
+from nameservice.durable_files import make_directory, replace_text, sync_directory
 from queryablestate.store.layout import (
     FORMAT,
     IDENTITY_KEY,
@@ -102,14 +103,15 @@ class StoreEnvironment:
         self._stack = contextlib.ExitStack()
         try:
             with self.translated("open"):
-                self._directory.mkdir(parents=True, exist_ok=True)
+                make_directory(self._directory)
                 self._lock()
                 self._check_size()
                 self._open(is_durable=is_durable)
                 self.identity = self._identify(node_id)
                 if is_durable:
                     self._note_size()
-                    self._sync_names()
+                    # LMDB sees to what is in its files only.
+                    sync_directory(self._directory)
         except BaseException:
             self._stack.close()
             raise
@@ -169,12 +171,7 @@ class StoreEnvironment:
             with (self._directory / _DATA_FILE_NAME).open("rb") as data:
                 os.fsync(data.fileno())
                 size_bytes = os.fstat(data.fileno()).st_size
-            written = note.with_suffix(".new")
-            with written.open("w", encoding="ascii") as file:
-                file.write(f"{size_bytes}\n")
-                file.flush()
-                os.fsync(file.fileno())
-            written.replace(note)
+            replace_text(note, f"{size_bytes}\n")
 
     def _open(self, *, is_durable: bool) -> None:
         page_size = os.sysconf("SC_PAGE_SIZE")
@@ -231,15 +228,6 @@ class StoreEnvironment:
                 "empty directory"
             )
         return identity
-
-    def _sync_names(self) -> None:
-        """Make the names of the files durable: LMDB sees to what is in them only."""
-        for path in (self._directory, self._directory.parent):
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
 
     @property
     def name(self) -> str:

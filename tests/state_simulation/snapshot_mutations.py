@@ -38,7 +38,7 @@ SNAPSHOT_MUTATIONS: Final = (
     Mutation(
         name="directory-not-synced",
         rule="S5: a snapshot is durable when it is reported",
-        module="queryablestate.connect.snapshot_claims",
+        module="nameservice.durable_files",
         before="        if directory == below.parent:\n",
         after="        if directory in (below, below.parent):\n",
         seed=6,

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Final, TypeVar, final
 from attrs import evolve
 from msgspec import Struct
 
-from nameservice import NameServiceError
-from queryablestate.connect import snapshot_claims
+from nameservice import NameServiceError, durable_files
 from queryablestate.connect.snapshot_files import SnapshotDirectory
 from queryablestate.node import snapshots as node_snapshots
 from queryablestate.operations import snapshots as operations
@@ -245,7 +244,7 @@ class SnapshotOperators:
             (node_snapshots, "_PAGE_SIZE_BYTES", _PAGE_SIZE_BYTES),
             (node_snapshots, "time", clock),
             (operations, "secrets", ids),
-            (snapshot_claims, "_sync", self._sync),
+            (durable_files, "_sync", self._sync),
         ):
             resources.callback(setattr, module, name, getattr(module, name))
             setattr(module, name, value)
