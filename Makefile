@@ -41,7 +41,7 @@ java_options := $(brief_java_options) "-XX:SharedArchiveFile=$(CURDIR)/$(class_a
 # Where this is set, each of the hundreds of processes of the tests compiles everything.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo style types check-fast classes test nightly simulate drills traces twins \
+.PHONY: setup demo style types check-fast classes asserts test nightly simulate drills traces twins \
 	bench bench-tiny bench-peers docs coverage wheel compat check lock clean
 
 # Make .venv from requirements.lock, and see that there is a Java.  PYTHON=… picks one.
@@ -76,6 +76,11 @@ check-fast: style
 classes: export JDK_JAVA_OPTIONS := $(brief_java_options)
 classes: setup
 	@scripts/archive_classes $(class_archive)
+
+# Have pytest rewrite the asserts of all tests.  Where that is not done, each of the
+# workers does it by itself.  What is wrong with a test, `make test` tells.
+asserts: setup
+	@$(pytest) --collect-only --quiet tests | tail -n 1
 
 # All tests but the drills, those of the night and those of benchmarks.  Most of them wait, so WORKERS=4 run at once.
 test: export JDK_JAVA_OPTIONS ?= $(java_options)
@@ -153,7 +158,7 @@ compat: setup
 
 # What CI runs.  The second processor has nothing to do while types are checked.
 check: style
-	$(MAKE) --jobs=2 types classes
+	$(MAKE) --jobs=2 types classes asserts
 	$(MAKE) bench-tiny test wheel
 
 # Resolve requirements.lock anew.  Only PIP_INDEX_URL is heeded: an extra index or a

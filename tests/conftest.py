@@ -58,6 +58,16 @@ settings.load_profile(os.environ.get("LODESTAR_HYPOTHESIS_PROFILE", "test"))
 # Spark's workers run what we run, not the first python3 of the path.
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
+# Processes that tests start run what we run, and import no more than those of users.
+# What is hidden from them is not hidden from us, if we are one of several workers.
+_TESTS = Path(__file__).parent
+_HIDING = str(_TESTS / "without_rich")
+if _HIDING in sys.path:
+    sys.path.remove(_HIDING)
+else:
+    _PATHS = (str(_TESTS.parent), _HIDING, os.environ.get("PYTHONPATH"))
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, _PATHS))
+
 # Run in the background or under nohup we ignore these signals, and whatever we start
 # would inherit that: a test that sends one would wait for nothing.
 for _number in (signal.SIGINT, signal.SIGHUP):

@@ -92,7 +92,7 @@ class Process:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env=inherited | {"PYTHONPATH": str(ROOT)},
+                env=inherited,
                 cwd=ROOT,
                 # A Ctrl-C at the terminal is for us: we stop them in our own time.
                 start_new_session=True,

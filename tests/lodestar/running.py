@@ -54,8 +54,7 @@ def environment(**settings: str) -> dict[str, str]:
         for name, value in os.environ.items()
         if not name.startswith("LODESTAR_")
     }
-    ours = {"PYTHONPATH": str(ROOT), "LODESTAR_LEASE_SECONDS": LEASE_SECONDS}
-    return inherited | ours | settings
+    return inherited | {"LODESTAR_LEASE_SECONDS": LEASE_SECONDS} | settings
 
 
 @frozen(kw_only=True)

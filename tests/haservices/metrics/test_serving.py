@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import os
 import socket
 import subprocess
 import sys
@@ -552,6 +551,5 @@ def test_without_prometheus_client_the_error_says_what_to_install() -> None:
         text=True,
         check=True,
         timeout=60,
-        env=os.environ | {"PYTHONPATH": "."},
     )
     assert "pip install 'spark-lodestar[metrics]'" in done.stdout
