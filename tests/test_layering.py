@@ -291,6 +291,9 @@ PURE_ROOM_FILES = frozenset(
         "sparkpipeline/log/state.py",
         "sparkpipeline/operators/manifest.py",
         "sparkpipeline/standby/core.py",
+        "zmqtransport/freed_memory.py",
+        "zmqtransport/inflow.py",
+        "zmqtransport/memory_growth.py",
     }
 )
 IMPURE = frozenset(

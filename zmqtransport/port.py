@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from zmqtransport.connections import ConnectionEvent
     from zmqtransport.curve import CurveKeyPair
     from zmqtransport.endpoints import Endpoint
+    from zmqtransport.inflow import Inflow
     from zmqtransport.loop import PollLoop
     from zmqtransport.peers import Peer
     from zmqtransport.sockets import SocketLimits, ZMQContext
@@ -63,6 +64,7 @@ class Port:
         key_pair: The server's keys, or None.
         authenticator: Says who may connect; it is served, too.
         connections_max: How many connections there may be.
+        inflow: Is told what came in.
         loop: Serves it.
         clock: For what may be logged.
         component: What is logged is bound to it.
@@ -92,6 +94,7 @@ class Port:
         *,
         authenticator: Authenticator,
         connections_max: int,
+        inflow: Inflow,
         loop: PollLoop,
         clock: Clock,
         component: str,
@@ -102,6 +105,7 @@ class Port:
         is_told_who_spoke: bool = False,
     ) -> None:
         self._authenticator = authenticator
+        self._inflow = inflow
         self._loop = loop
         self._clock = clock
         self._on_message = on_message
@@ -156,7 +160,10 @@ class Port:
         except RemoteProtocolError as error:
             self.drop(error)
             return
-        self._received_bytes += sum(map(len, frames)) - len(frames[0])
+        sizes_bytes = [len(frame) for frame in frames[1:]]
+        self._received_bytes += sum(sizes_bytes)
+        self._inflow.turned_ns = self._clock.now_ns()
+        self._inflow.given(connection, sizes_bytes)
         routing_id = frames[0].bytes
         peer = self.peers.find(connection, routing_id)
         if peer is None:
@@ -185,11 +192,14 @@ class Port:
 
     def _take(self, events: Sequence[ConnectionEvent]) -> None:
         """Take what the monitor has told."""
+        now_ns = self._clock.now_ns()
         for event in events:
             match event:
                 case ConnectionAccepted(connection_id=connection):
+                    self._inflow.opened(connection, now_ns=now_ns)
                     self.peers.accepted(connection)
                 case ConnectionClosed(connection_id=connection):
+                    self._inflow.closed(connection)
                     self.peers.closed(connection)
                 case _:
                     pass

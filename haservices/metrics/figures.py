@@ -79,6 +79,9 @@ _PORT: Final = {
     "connections_unauthorized_total": Figure(
         "Connections refused: their key is not on the allow-list."
     ),
+    "connections_ended_total": Figure(
+        "Connections ended: more came over them than could be taken."
+    ),
     "received_bytes_total": Figure("Messages that came in."),
     "sent_bytes_total": Figure("Messages that went out."),
     "failures_total": Figure(
@@ -149,7 +152,6 @@ FIGURES: Final[Mapping[str, Mapping[str, Figure]]] = {
         "replies_waiting_peers": Figure("Clients that have replies to read."),
         "peers_ended_total": Figure("Clients ended because they read too slowly."),
         "connections_silent": Figure("Connections over which nothing has come yet."),
-        "connections_ended_total": Figure("Connections ended by the server."),
         "subscribers": Figure("Connections that changes are published to."),
         "subscribers_refused_total": Figure("Subscribers refused: too many."),
         "subscribers_ended_total": Figure(

@@ -12,7 +12,7 @@ deadline           `LeaderService.next_deadline_ns`
 
 The publishing port has a thread of its own (`leaderserver.server.publishing_port`),
 and so has the guard against more coming in than can be taken
-(`leaderserver.server.inflow_guard`).
+(`zmqtransport.inflow_guard`).
 
 Nothing here decides who leads.  What this file does decide is what never reaches the
 service: frames that are malformed, oversized, truncated or of another version, and
@@ -43,10 +43,8 @@ from leaderserver import codec
 from leaderserver.messages import Failure, Hello, RefusedHello, Reply
 from leaderserver.operator_messages import StatusReply
 from leaderserver.server.config import ServerConfig
-from leaderserver.server.core.inflow import Inflow
 from leaderserver.server.core.topics import TopicTable
 from leaderserver.server.core.turn import Broadcast, Outgoing, Send
-from leaderserver.server.inflow_guard import InflowGuard
 from leaderserver.server.publishing_port import PublishingPort
 from leaderserver.server.reply_sender import ReplySender
 from leaderserver.server.served_storage import ServedStorage
@@ -69,8 +67,6 @@ from nameservice.version import package_version
 from zmqtransport import (
     AllowList,
     Authenticator,
-    ConnectionAccepted,
-    ConnectionClosed,
     ConnectionId,
     CurveKeyPair,
     Endpoint,
@@ -82,6 +78,8 @@ from zmqtransport import (
     load_key_files,
     new_context,
 )
+from zmqtransport.inflow import Inflow
+from zmqtransport.inflow_guard import InflowGuard
 from zmqtransport.log_budget import LogBudget
 
 
@@ -92,7 +90,7 @@ if TYPE_CHECKING:
     from leaderserver.messages import Published, RequestBody, ToClient, ToServer
     from leaderserver.server.core.storage_queue import StorageWork
     from leaderserver.server.storage_work import Outcome
-    from zmqtransport import ConnectionEvent, Peer
+    from zmqtransport import Peer
 
 
 __all__ = ["ServerLoop"]
@@ -147,24 +145,6 @@ class ServerLoop:
         self._resources.callback(self._authenticator.close)
         plan = config.memory_plan
         connections_max = connections_per_port_max(config, self._log)
-        self._port = Port(
-            context,
-            config.bind_endpoint,
-            request_limits(config),
-            key_pair,
-            authenticator=self._authenticator,
-            connections_max=connections_max,
-            loop=self.loop,
-            clock=self._clock,
-            component="leaderserver",
-            frame_count_max=1 + framing.FRAME_COUNT,
-            on_message=self._receive,
-            on_closed=self._closed,
-            on_events=self._watch_inflow,
-            is_told_who_spoke=True,
-        )
-        self._resources.callback(self._port.close)
-        self.endpoint = self._port.endpoint
         self._inflow = Inflow(
             bytes_per_connection_max=plan.requests_per_connection_bytes_max,
             bytes_max=plan.requests_bytes_max,
@@ -172,6 +152,24 @@ class ServerLoop:
                 is_secured=config.uses_curve
             ),
         )
+        self._port = Port(
+            context,
+            config.bind_endpoint,
+            request_limits(config),
+            key_pair,
+            authenticator=self._authenticator,
+            connections_max=connections_max,
+            inflow=self._inflow,
+            loop=self.loop,
+            clock=self._clock,
+            component="leaderserver",
+            frame_count_max=1 + framing.FRAME_COUNT,
+            on_message=self._receive,
+            on_closed=self._closed,
+            is_told_who_spoke=True,
+        )
+        self._resources.callback(self._port.close)
+        self.endpoint = self._port.endpoint
         self._version = package_version()
         self._publishing = PublishingPort(
             context,
@@ -195,6 +193,7 @@ class ServerLoop:
             ports=(self.endpoint.port, self.publish_endpoint.port),
             memory_limit_bytes=config.memory_limit_bytes if self._is_alone else None,
             clock=self._clock,
+            component="leaderserver",
             disconnect=self._disconnect,
         )
         self._resources.callback(self._guard.close)
@@ -328,10 +327,8 @@ class ServerLoop:
         """Take one message of the request port."""
         connection = peer.connection
         now_ns = self._clock.now_ns()
-        self._guard.turned(now_ns)
         message: ToServer | codec.Malformed | None
         spoken = [frame.bytes for frame in frames[1:]]
-        self._inflow.given(connection, map(len, spoken))
         if not self._replies.heard(peer.routing_id, connection):
             self._service.count("replies_unroutable")
             return
@@ -389,17 +386,6 @@ class ServerLoop:
         for peer in peers:
             self._replies.closed(peer.routing_id, peer.connection)
             self._perform(self._service.connection_closed(peer, now_ns=now_ns))
-
-    def _watch_inflow(self, events: Sequence[ConnectionEvent]) -> None:
-        now_ns = self._clock.now_ns()
-        for event in events:
-            match event:
-                case ConnectionAccepted(connection_id=connection_id):
-                    self._inflow.opened(connection_id, now_ns=now_ns)
-                case ConnectionClosed(connection_id=connection_id):
-                    self._inflow.closed(connection_id)
-                case _:
-                    pass
 
     def _disconnect(self, connection: ConnectionId) -> None:
         """End a connection of either port; on any thread."""

@@ -45,7 +45,6 @@ from zmqtransport.log_budget import LogBudget
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from leaderserver.server.core.inflow import Inflow
     from nameservice import Clock
     from zmqtransport import (
         ConnectionEvent,
@@ -54,6 +53,7 @@ if TYPE_CHECKING:
         SocketLimits,
         ZMQContext,
     )
+    from zmqtransport.inflow import Inflow
 
 
 __all__ = ["PublishingPort"]

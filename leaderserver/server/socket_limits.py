@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from leaderserver.server.core.memory_plan import CONNECTION_COST_BYTES
 from leaderserver.server.core.reply_queues import QueueLimits
 from zmqtransport import (
     SocketLimits,
@@ -12,6 +11,7 @@ from zmqtransport import (
     framing,
     open_files_bound,
 )
+from zmqtransport.memory_growth import CONNECTION_COST_BYTES
 
 
 if TYPE_CHECKING:

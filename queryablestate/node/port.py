@@ -14,10 +14,12 @@ from zmqtransport import (
     connection_limit,
     open_files_bound,
 )
+from zmqtransport.inflow import Inflow
+from zmqtransport.inflow_guard import InflowGuard
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import zmq
 
@@ -87,6 +89,9 @@ class NodePort:
                 may_log=lambda: self.port.may_log("unauthorized"),
             )
             resources.callback(self._authenticator.close)
+            inflow = Inflow.of_frames(
+                frame_size_bytes_max, is_secured=key_pair is not None
+            )
             self.port = Port(
                 context,
                 bind,
@@ -101,6 +106,7 @@ class NodePort:
                     open_files_bound(fifth_count=2),
                     log=get_logger(component=component),
                 ),
+                inflow=inflow,
                 loop=loop,
                 clock=clock,
                 component=component,
@@ -111,11 +117,28 @@ class NodePort:
                 is_told_who_spoke=True,
             )
             resources.callback(self.port.close)
+            self._guard = InflowGuard(
+                inflow,
+                ports=(self.port.endpoint.port,),
+                memory_limit_bytes=None,
+                clock=clock,
+                component=component,
+                disconnect=self.port.limiter.disconnect,
+            )
+            resources.callback(self._guard.close)
+            self._guard.start()
             self._resources = resources.pop_all()
 
     def close(self) -> None:
         """Close it, when the loop ends."""
         self._resources.close()
+
+    def figures(self) -> Mapping[str, int]:
+        """Return the figures of the port by name."""
+        return {
+            **self.port.figures(),
+            "connections_ended_total": self._guard.ended_count,
+        }
 
     def public_key_of(self, frame: zmq.Frame) -> str | None:
         """Return whose key the sender of *frame* has proved to hold, or None."""

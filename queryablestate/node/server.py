@@ -135,7 +135,7 @@ class QueryableStateServer:
 
     def figures(self) -> Mapping[str, int]:
         """Return the figures of the port by name."""
-        return self._port.figures()
+        return self._node_port.figures()
 
     def keep_secret(self, secret: bytes) -> None:
         """Send rows to nodes that show *secret*, from now on, and take granted ones."""

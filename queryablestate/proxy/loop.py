@@ -495,7 +495,7 @@ class ProxyLoop:
                     )
                 self._send(link, refused)
                 return
-            self.port.admitted(link)
+            self.port.joined(link)
         self.control.step(NodeSpoke(link=link, message=message))
 
     def _join(self, link: LinkId, message: JoinConnection) -> None:
@@ -509,7 +509,7 @@ class ProxyLoop:
         if node is None:
             self.port.count("connections_not_joined")
             return  # the node goes on without it, and asks again
-        self.port.admitted(link)
+        self.port.joined(link)
         self._nodes.join(link, node)
         self._send(link, ConnectionJoined())
 

@@ -40,6 +40,8 @@ from zmqtransport import (
     new_context,
     open_files_bound,
 )
+from zmqtransport.inflow import Inflow
+from zmqtransport.inflow_guard import InflowGuard
 
 
 if TYPE_CHECKING:
@@ -126,6 +128,10 @@ class ProxyPort:
         )
         self._resources.callback(self._authenticator.close)
         self.admit(config)
+        self._inflow = Inflow.of_frames(
+            config.frame_size_bytes_max * _FRAME_SIZE_FACTOR,
+            is_secured=config.uses_curve,
+        )
         self._port = Port(
             context,
             config.bind_endpoint,
@@ -145,6 +151,7 @@ class ProxyPort:
                 open_files_bound(fifth_count=4),  # a quarter on top: see `admitted`
                 log=get_logger(component="query-proxy"),
             ),
+            inflow=self._inflow,
             loop=loop,
             clock=clock,
             component="query-proxy",
@@ -155,6 +162,16 @@ class ProxyPort:
             is_told_who_spoke=True,
         )
         self._resources.callback(self._port.close)
+        self._guard = InflowGuard(
+            self._inflow,
+            ports=(self._port.endpoint.port,),
+            memory_limit_bytes=None,
+            clock=clock,
+            component="query-proxy",
+            disconnect=self._port.limiter.disconnect,
+        )
+        self._resources.callback(self._guard.close)
+        self._guard.start()
         self.endpoint = self._port.endpoint
         self.address = _published_address(config, self.endpoint, key_pair)
 
@@ -178,6 +195,13 @@ class ProxyPort:
         if peer is not None:
             self._port.limiter.spoke(peer.connection)
 
+    def joined(self, link: LinkId) -> None:
+        """Note that a node is at the other end: it sends what it was asked for."""
+        self.admitted(link)
+        peer = self._port.peers.get(link)
+        if peer is not None:
+            self._inflow.trust(peer.connection)
+
     def close(self) -> None:
         """Close everything, when the loop ends."""
         self._resources.close()
@@ -188,6 +212,7 @@ class ProxyPort:
             "links": len(self._port.peers),
             "in_flight_bytes": self._in_flight.look_at_all(),
             **self._port.figures(),
+            "connections_ended_total": self._guard.ended_count,
         }
 
     def count(self, name: str) -> None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-import socket
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
 import pytest
 import zmq
@@ -23,8 +22,10 @@ from leaderserver.messages import (
     Welcome,
 )
 from leaderserver.store_messages import CommitRequest, GetRequest, PutRecord
+from tests.drills.memory import MEBIBYTE, Memory
 from tests.drills.processes import Contender, Server
 from tests.leaderserver.scripted_client import ScriptedClient
+from tests.zmqtransport.raw_peer import frame_of_many, raw_peer
 from zmqtransport import framing
 
 
@@ -34,36 +35,10 @@ if TYPE_CHECKING:
     from tests.drills.reporting import Report
 
 
-MEBIBYTE: Final = 1024 * 1024
 LIMIT_BYTES: Final = 256 * MEBIBYTE
 JOB: Final = "flights"
 STORE_JOB: Final = "default/values"
 SECONDS: Final = 8.0
-
-
-class Memory:
-    """The resident set of a process, watched by a thread; a context manager."""
-
-    def __init__(self, pid: int) -> None:
-        self._file = Path(f"/proc/{pid}/statm")
-        self._has_ended = threading.Event()
-        self.before_bytes = self.peak_bytes = self._read()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-
-    def _read(self) -> int:
-        return int(self._file.read_text().split()[1]) * 4_096
-
-    def _watch(self) -> None:
-        while not self._has_ended.wait(0.01):
-            self.peak_bytes = max(self.peak_bytes, self._read())
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._has_ended.set()
-        self._thread.join()
 
 
 class Greed:
@@ -203,21 +178,14 @@ def big_frames_while_stopped(greed: Greed) -> None:
 
 def messages_that_never_end(greed: Greed) -> None:
     """Send frame after frame of messages that have no last one, in ZMTP by hand."""
-    # ZeroMQ RFC 23: greeting, NULL's READY, then frames of 64 KiB with MORE set.
-    greeting = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0")
-    greeting = greeting.ljust(64, b"\0")
-    ready = b"\x05READY\x0bSocket-Type" + (6).to_bytes(4, "big") + b"DEALER"
-    frame = b"\x03" + (65_536).to_bytes(8, "big") + bytes(65_536)
-    hello = greeting + b"\x04" + bytes([len(ready)]) + ready
-    address = ("127.0.0.1", greed.server.port)
+    frame = frame_of_many()
 
     def go_on() -> None:
         while not greed.is_over:
             with (
                 contextlib.suppress(OSError),
-                socket.create_connection(address, timeout=2.0) as connection,
+                raw_peer(greed.server.port) as connection,
             ):
-                connection.sendall(hello)
                 while not greed.is_over:
                     connection.sendall(frame)
 

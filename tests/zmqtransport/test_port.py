@@ -32,6 +32,7 @@ from zmqtransport import (
     open_socket,
     parse_endpoint,
 )
+from zmqtransport.inflow import Inflow
 
 
 pytestmark = pytest.mark.shells
@@ -77,6 +78,9 @@ class Server:
                 frame_count_max=2,
                 on_message=lambda peer, frames: self.came.add((peer, frames[1].bytes)),
                 on_closed=self._closed,
+                inflow=Inflow.of_frames(
+                    SocketLimits().frame_size_bytes_max, is_secured=False
+                ),
                 **{"on_events": self._happened, "connections_max": 10, **settings},
             )
         except BaseException:

@@ -7,10 +7,10 @@ that a client can make a server keep has a share of its own, and is refused when
 share is used up; one kind never takes the room of another.
 
 What a thing costs was measured (Linux x86-64, Python 3.11, libzmq 4.3.5) as the growth
-of the resident set of ``lodestar server`` per thing, and rounded up: a connection
-37 KiB (ZeroMQ keeps two queues of 256 slots for each), a session 2.7 KiB, a contender
-0.5 KiB, a subscription 0.23 KiB, a watch of a leader store 1.2 KiB, a value in such a
-store 0.17 KiB beside its bytes.
+of the resident set of ``lodestar server`` per thing, and rounded up: a session 2.7 KiB,
+a contender 0.5 KiB, a subscription 0.23 KiB, a watch of a leader store 1.2 KiB, a value
+in such a store 0.17 KiB beside its bytes.  For a connection see
+`zmqtransport.memory_growth`.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from typing import Final, final
 
 from attrs import frozen
 
+from zmqtransport.memory_growth import CONNECTION_COST_BYTES
+
 
 __all__ = [
     "COMPONENT_COST_BYTES",
-    "CONNECTION_COST_BYTES",
     "CONTENDER_COST_BYTES",
     "MEMORY_LIMIT_BYTES_MIN",
     "SESSION_COST_BYTES",
@@ -41,7 +42,6 @@ MEMORY_LIMIT_BYTES_MIN: Final = 96 * _MIB
 _BASE_BYTES: Final = 64 * _MIB
 """What the interpreter and the libraries take, 46 MiB when idle, and what varies."""
 
-CONNECTION_COST_BYTES: Final = 44 * 1024
 SESSION_COST_BYTES: Final = 4 * 1024
 COMPONENT_COST_BYTES: Final = 1024
 CONTENDER_COST_BYTES: Final = 768

@@ -156,7 +156,7 @@ class ReaderServer:
         errors = sorted(self._direct.errors.items())
         return {
             **self._direct.figures(),
-            **self._port.figures(),
+            **self._node_port.figures(),
             **{f"{name}_total": count for name, count in errors},
         }
 

@@ -153,7 +153,7 @@ class TestBackUp:
         target = tmp_path / "backup"
         has_begun, goes_on = threading.Event(), threading.Event()
         refusals: list[Exception] = []
-        sync, make_file = backup_module._sync, backup_module._make_file
+        sync, make_file = backup_module.sync_file, backup_module._make_file
 
         def second() -> None:
             try:
@@ -175,7 +175,7 @@ class TestBackUp:
                 has_begun.set()
                 assert goes_on.wait(10)
 
-        monkeypatch.setattr(backup_module, "_sync", begin_second)
+        monkeypatch.setattr(backup_module, "sync_file", begin_second)
         monkeypatch.setattr(backup_module, "_make_file", make_and_wait)
         back_up(data_dir, target)
         reported = target.read_bytes()

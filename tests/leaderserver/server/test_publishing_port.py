@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import pytest
 import zmq
 
-from leaderserver.server.core.inflow import Inflow
 from leaderserver.server.core.topics import TopicTable
 from leaderserver.server.publishing_port import PublishingPort
 from nameservice import SystemClock
@@ -23,6 +22,7 @@ from zmqtransport import (
     open_socket,
     parse_endpoint,
 )
+from zmqtransport.inflow import Inflow
 from zmqtransport.sockets import is_readable
 
 

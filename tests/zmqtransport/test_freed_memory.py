@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from leaderserver.server.core.freed_memory import FreedMemory
+from zmqtransport.freed_memory import FreedMemory
 
 
 MIB = 1024 * 1024

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final, final
 from attrs import define, frozen
 
 from nameservice.clock import NS_PER_SECOND
+from zmqtransport import framing
 
 
 if TYPE_CHECKING:
@@ -47,10 +48,12 @@ class _Given:
     Attributes:
         opened_ns: Since when.
         size_bytes: How much, as it was on the connection, at most.
+        is_trusted: Whether anything may wait of it.
     """
 
     opened_ns: int
     size_bytes: int = 0
+    is_trusted: bool = False
 
 
 @final
@@ -80,6 +83,9 @@ class Inflow:
         bytes_per_connection_max: What may wait of one connection.
         bytes_max: What may wait of all.
         frame_overhead_bytes: What a frame takes beside its content, at least.
+
+    Attributes:
+        turned_ns: When the server's thread has done something last; set it.
     """
 
     def __init__(
@@ -93,7 +99,23 @@ class Inflow:
             bytes_per_connection_max=bytes_per_connection_max, bytes_max=bytes_max
         )
         self._frame_overhead_bytes = frame_overhead_bytes
+        self.turned_ns = 0
         self._given: dict[ConnectionId, _Given] = {}
+
+    @classmethod
+    def of_frames(cls, frame_size_bytes_max: int, *, is_secured: bool) -> Inflow:
+        """
+        Return one for a port that takes frames of up to *frame_size_bytes_max*.
+
+        Of a connection four such frames may wait, which is a writer's window of chunks,
+        or 64 MiB; of all 256 MiB, or eight frames: as much as may wait to be sent.
+        """
+        per_connection = max(64 << 20, 4 * frame_size_bytes_max)
+        return cls(
+            bytes_per_connection_max=per_connection,
+            bytes_max=max(256 << 20, 2 * per_connection),
+            frame_overhead_bytes=framing.frame_overhead_bytes(is_secured=is_secured),
+        )
 
     @property
     def connections(self) -> Sequence[ConnectionId]:
@@ -105,6 +127,11 @@ class Inflow:
         """Return how many connections are open."""
         return len(self._given)
 
+    @property
+    def bytes_max(self) -> int:
+        """Return what may wait of all."""
+        return self._bytes_max
+
     def limit(self, *, bytes_per_connection_max: int, bytes_max: int) -> None:
         """Set how much may wait from now on; see the class."""
         self._bytes_per_connection_max = bytes_per_connection_max
@@ -113,6 +140,12 @@ class Inflow:
     def opened(self, connection: ConnectionId, *, now_ns: int) -> None:
         """Record a new connection; what had that number before is over."""
         self._given[connection] = _Given(now_ns)
+
+    def trust(self, connection: ConnectionId) -> None:
+        """Have anything wait of a connection from now on: what comes was asked for."""
+        given = self._given.get(connection)
+        if given is not None:
+            given.is_trusted = True
 
     def closed(self, connection: ConnectionId) -> None:
         """Forget a connection."""
@@ -201,6 +234,8 @@ class Inflow:
             # A new connection that the server has not heard of yet, under an old
             # number perhaps: the server was given none of it.
             return read - _ALLOWANCE_BYTES
+        if given.is_trusted:
+            return 0
         age_seconds = max(0, now_ns - given.opened_ns) // NS_PER_SECOND
         allowance = _ALLOWANCE_BYTES + age_seconds * _ALLOWANCE_BYTES_PER_SECOND
         return read - given.size_bytes - allowance

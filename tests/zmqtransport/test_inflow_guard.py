@@ -16,13 +16,13 @@ from pathlib import Path
 import pytest
 
 from election import Put
-from leaderserver.server.core.inflow import Inflow
-from leaderserver.server.inflow_guard import InflowGuard
 from leaderserver.server.sqlite_storage import SQLiteStorage
 from leaderserver.server.storage_database import DATABASE_FILE_NAME
 from nameservice import SystemClock
 from tests.recording import wait_until
 from zmqtransport import ConnectionId
+from zmqtransport.inflow import Inflow
+from zmqtransport.inflow_guard import InflowGuard
 
 
 pytestmark = pytest.mark.shells
@@ -52,6 +52,7 @@ class TestFindConnections:
                 ports=[port],
                 memory_limit_bytes=2**30,
                 clock=SystemClock(),
+                component="test",
                 disconnect=lambda _: None,
             )
             before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - entries vanish
@@ -80,6 +81,7 @@ class TestFindConnections:
                 ports=[port],
                 memory_limit_bytes=1,
                 clock=SystemClock(),
+                component="test",
                 disconnect=ended.put,
             )
             lowest_free = os.dup(client.fileno())
@@ -113,6 +115,7 @@ class TestFindConnections:
             ports=[1],
             memory_limit_bytes=memory_limit_bytes,
             clock=SystemClock(),
+            component="test",
             disconnect=lambda _: None,
         )
         assert guard._is_above(85, 2**30) is is_urgent
@@ -133,6 +136,7 @@ class TestFindConnections:
             ports=[1],
             memory_limit_bytes=2 * before_bytes,
             clock=SystemClock(),
+            component="test",
             disconnect=lambda _: None,
         )
         guard.start()
@@ -156,6 +160,7 @@ class TestFindConnections:
             ports=[1],
             memory_limit_bytes=2**30,
             clock=SystemClock(),
+            component="test",
             disconnect=lambda _: None,
         )
         guard._find_connections()

@@ -7,7 +7,12 @@ a hundred times a second, which costs next to nothing, and at the connections on
 that has grown by more than new connections take (`MemoryGrowth`); then it looks more
 often for a while.  What must go, `Inflow` says.
 
-It also has the C library return what was freed, where `FreedMemory` says so.
+What counts as growth, and how often it looks then, goes by how much may wait: a limit
+of 19 MiB is a few milliseconds away, and who may have 256 has data of its own that come
+and go.  Files that are mapped, such as a store of LMDB's, are not counted.
+
+It also has the C library return what was freed, where `FreedMemory` says so, and once
+connections were ended.
 """
 
 from __future__ import annotations
@@ -18,26 +23,30 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, final
 
-from leaderserver.server.core.freed_memory import FreedMemory
-from leaderserver.server.core.memory_growth import MemoryGrowth
 from nameservice import NS_PER_SECOND, get_logger
 from nameservice.allocation import return_freed
 from zmqtransport import ConnectionId, tcp_progress
+from zmqtransport.freed_memory import FreedMemory
+from zmqtransport.memory_growth import MemoryGrowth
 
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from leaderserver.server.core.inflow import Inflow
     from nameservice import Clock
+    from zmqtransport.inflow import Inflow
 
 
 __all__ = ["InflowGuard"]
 
 _INTERVAL_SECONDS: Final = 0.01
-_INTERVAL_SECONDS_GROWING: Final = 0.001
+_BYTES_PER_SECOND: Final = 16 << 30
+"""Divides what may wait: then it is looked at ten times before that has come."""
+
+_GROWTH_PART: Final = 8
 _GROWING_NS: Final = NS_PER_SECOND
 _STALL_NS: Final = NS_PER_SECOND // 10
+_FREED_NS: Final = NS_PER_SECOND // 10
 _URGENT_PERCENT: Final = 85
 _RESIDENT: Final = "/proc/self/statm"
 _RESIDENT_SIZE_MAX: Final = 256
@@ -55,6 +64,7 @@ class InflowGuard:
         memory_limit_bytes: What the process may take; None where the process does
             other things, too, whose memory says nothing of connections.
         clock: When it is.
+        component: Whose they are, for the log.
         disconnect: Ends a connection, from any thread.
 
     Attributes:
@@ -68,22 +78,23 @@ class InflowGuard:
         ports: Collection[int],
         memory_limit_bytes: int | None,
         clock: Clock,
+        component: str,
         disconnect: Callable[[ConnectionId], None],
     ) -> None:
         self.ended_count = 0
+        self._ended_ns: int | None = None
         self._inflow = inflow
         self._ports = frozenset(ports)
         self.limit(memory_limit_bytes)
         self._clock = clock
         self._disconnect = disconnect
-        self._turned_ns = clock.now_ns()
         self._page_size_bytes = os.sysconf("SC_PAGE_SIZE")
         self._resident: int | None = None
         self._freed = FreedMemory()
         self._has_ended = threading.Event()
-        self._log = get_logger(component="leaderserver")
+        self._log = get_logger(component=component)
         self._thread = threading.Thread(
-            target=self._run, name="leaderserver-inflow", daemon=True
+            target=self._run, name=f"{component}-inflow", daemon=True
         )
 
     def limit(self, memory_limit_bytes: int | None) -> None:
@@ -108,48 +119,62 @@ class InflowGuard:
             os.close(self._resident)
             self._resident = None
 
-    def turned(self, now_ns: int) -> None:
-        """Record that the server's thread has done something."""
-        self._turned_ns = now_ns
-
     def _run(self) -> None:
-        growth = MemoryGrowth(self._resident_bytes(), self._inflow.connection_count)
-        grown_ns = self._clock.now_ns() - _GROWING_NS
+        resident_bytes, own_bytes = self._taken_bytes()
+        growth = MemoryGrowth(own_bytes, self._inflow.connection_count)
+        grown_ns: int | None = None
         while not self._has_ended.wait(
-            _INTERVAL_SECONDS_GROWING
-            if self._clock.now_ns() - grown_ns < _GROWING_NS
-            else _INTERVAL_SECONDS
+            _INTERVAL_SECONDS
+            if grown_ns is None
+            else min(_INTERVAL_SECONDS, self._inflow.bytes_max / _BYTES_PER_SECOND)
         ):
-            resident_bytes = self._return_freed(self._resident_bytes())
+            resident_bytes, own_bytes = self._return_freed(*self._taken_bytes())
             connection_count = self._inflow.connection_count
             is_urgent = self._is_above(_URGENT_PERCENT, resident_bytes)
-            if growth.is_unexplained(resident_bytes, connection_count) or is_urgent:
+            now_ns = self._clock.now_ns()
+            if is_urgent or growth.is_unexplained(
+                own_bytes,
+                connection_count,
+                growth_bytes_max=self._inflow.bytes_max // _GROWTH_PART,
+            ):
                 self._look(is_urgent=is_urgent)
-                grown_ns = self._clock.now_ns()
-                growth.looked(resident_bytes, connection_count)
+                grown_ns = now_ns
+                growth.looked(own_bytes, connection_count)
+            elif grown_ns is not None and now_ns - grown_ns >= _GROWING_NS:
+                grown_ns = None
+            self._return_of_ended(now_ns)
 
     def _is_above(self, percent: int, resident_bytes: int) -> bool:
         """Return whether that is more than *percent* of what the process may take."""
         limit_bytes = self._limit_bytes
         return limit_bytes is not None and resident_bytes * 100 > limit_bytes * percent
 
-    def _return_freed(self, resident_bytes: int) -> int:
-        """Return what was freed if that is worth it; return how much there is now."""
+    def _return_freed(self, resident_bytes: int, own_bytes: int) -> tuple[int, int]:
+        """Return what was freed if that is worth it; return what is taken now."""
         is_worth_it = self._freed.is_worth_returning(resident_bytes, self._limit_bytes)
         if is_worth_it and return_freed():
-            resident_bytes = self._resident_bytes()
+            resident_bytes, own_bytes = self._taken_bytes()
             self._freed.returned(resident_bytes)
-        return resident_bytes
+        return resident_bytes, own_bytes
 
-    def _resident_bytes(self) -> int:
+    def _return_of_ended(self, now_ns: int) -> None:
+        """Return what connections had that were ended, once libzmq has freed it."""
+        if self._ended_ns is not None and now_ns - self._ended_ns >= _FREED_NS:
+            self._ended_ns = None
+            return_freed()
+
+    def _taken_bytes(self) -> tuple[int, int]:
+        """Return how much is resident, and how much of that is of no file."""
         assert self._resident is not None
         fields = os.pread(self._resident, _RESIDENT_SIZE_MAX, 0).split()
-        return int(fields[1]) * self._page_size_bytes
+        resident, shared = int(fields[1]), int(fields[2])
+        page_size_bytes = self._page_size_bytes
+        return resident * page_size_bytes, (resident - shared) * page_size_bytes
 
     def _look(self, *, is_urgent: bool) -> None:
         now_ns = self._clock.now_ns()
         connections = self._inflow.connections
-        if now_ns - self._turned_ns > _STALL_NS:
+        if now_ns - self._inflow.turned_ns > _STALL_NS:
             connections = self._find_connections() or connections
         before = self._inflow.before()
         progress = {
@@ -164,6 +189,8 @@ class InflowGuard:
             self._disconnect(connection)
         if ended:
             self.ended_count += len(ended)
+            if self._ended_ns is None:
+                self._ended_ns = now_ns
             self._log.warning(
                 "peers.ended",
                 reason="more came than could be taken",

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from leaderserver.server.core.inflow import Inflow
 from nameservice import NS_PER_SECOND
 from zmqtransport import ConnectionId, TCPProgress
+from zmqtransport.inflow import Inflow
 
 
 A, B, C = (ConnectionId(number) for number in (7, 8, 9))
@@ -151,3 +151,44 @@ def test_a_number_that_is_used_again_starts_anew() -> None:
     made.given(A, [10_000 * KIB])
     assert excess(made, took({A: 5_000 * KIB}), now_ns=0) == [A]
     assert set(made.connections) == {B, C}
+
+
+@pytest.mark.proves("N3")
+def test_what_was_asked_for_may_wait() -> None:
+    """N3: of a node, which answers; the next connection under its number is no node."""
+    made = inflow()
+    made.trust(A)
+    lately = {A: 5_000 * KIB, B: 500 * KIB, C: 0}
+    assert excess(made, took(lately), now_ns=NS_PER_SECOND) == []
+    made.opened(A, now_ns=NS_PER_SECOND)
+    assert excess(made, took(lately), now_ns=NS_PER_SECOND) == [A]
+
+
+@pytest.mark.proves("N3")
+def test_who_is_gone_is_not_trusted() -> None:
+    """N3: it is no error, either."""
+    made = inflow()
+    made.closed(A)
+    made.trust(A)
+    assert excess(made, took({A: 5_000 * KIB}), now_ns=NS_PER_SECOND) == [A]
+
+
+@pytest.mark.proves("N3")
+@pytest.mark.parametrize(
+    ("frame_size_bytes_max", "connection_bytes_max", "bytes_max"),
+    [
+        (1 << 20, 64 << 20, 256 << 20),
+        (32 << 20, 128 << 20, 256 << 20),
+        (256 << 20, 1 << 30, 2 << 30),
+    ],
+)
+def test_the_bounds_of_a_port_go_by_its_frames(
+    frame_size_bytes_max: int, connection_bytes_max: int, bytes_max: int
+) -> None:
+    """N3: four frames of a connection may wait, and no less than 64 MiB."""
+    made = Inflow.of_frames(frame_size_bytes_max, is_secured=False)
+    made.opened(A, now_ns=0)
+    assert made.bytes_max == bytes_max
+    allowed_bytes = connection_bytes_max + 64 * KIB
+    assert excess(made, took({A: allowed_bytes}), now_ns=0) == []
+    assert excess(made, took({A: allowed_bytes + 1}), now_ns=0) == [A]
