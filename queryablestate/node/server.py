@@ -29,8 +29,11 @@ from queryablestate.node.port import NodePort
 from queryablestate.store.threads import StageTask
 from queryablestate.wire.address import StateAddress
 from queryablestate.wire.codec import (
+    ENVELOPE_SIZE_BYTES_MAX,
     FRAME_COUNT_MAX,
+    Head,
     decode_at_node,
+    decode_head,
     decode_to_copy_source,
     encode,
 )
@@ -214,24 +217,30 @@ class QueryableStateServer:
         """Take what another node says of rows that it copies, or a client's ticket."""
         peer = sender.routing_id
         envelope = frames[1].bytes if len(frames) > 1 else b""
+        if len(envelope) > ENVELOPE_SIZE_BYTES_MAX:
+            head = decode_head(envelope)
+            if not self._is_shown(head):
+                self._refuse_copy(peer, head.copy_id)
+                return
         message = decode_to_copy_source(envelope)
         if isinstance(message, ShowTicket):
             public_key = self._node_port.public_key_of(frames[0])
             self._direct.show(sender, message, public_key)
         elif isinstance(message, OpenCopy | ReadStages) and not self._is_shown(message):
-            detail = "it does not show what the proxy gives to nodes"
-            self._drop("unauthorized", detail)
-            refused = CopyRefused(
-                copy_id=message.copy_id, reason="not-allowed", detail=detail
-            )
-            self._tell(peer, refused)
+            self._refuse_copy(peer, message.copy_id)
         elif self._serve(peer, message):
             self._port.count("copy_requests")
         else:
             # The asker hears nothing, and asks again.
             self._drop("limit", "too many requests of other nodes wait")
 
-    def _is_shown(self, message: OpenCopy | ReadStages) -> bool:
+    def _refuse_copy(self, peer: bytes, copy_id: int) -> None:
+        detail = "it does not show what the proxy gives to nodes"
+        self._drop("unauthorized", detail)
+        refused = CopyRefused(copy_id=copy_id, reason="not-allowed", detail=detail)
+        self._tell(peer, refused)
+
+    def _is_shown(self, message: OpenCopy | ReadStages | Head) -> bool:
         """Return whether the asker was taken in by the proxy leader, as we were."""
         secret = self._copy_secret
         return bool(secret) and compare_digest(secret, message.secret)

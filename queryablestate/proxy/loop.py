@@ -25,7 +25,7 @@ from __future__ import annotations
 import secrets
 import time
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, final
 
 from msgspec.structs import replace
 
@@ -47,6 +47,7 @@ from queryablestate.proxy.leadership import ProxyControl
 from queryablestate.proxy.node_connections import (
     NODE_ID_LENGTH_MAX,
     NODE_NOT_ALLOWED,
+    NODE_UNKNOWN,
     NodeConnections,
 )
 from queryablestate.proxy.port import ProxyPort
@@ -108,6 +109,7 @@ if TYPE_CHECKING:
     from queryablestate.proxy.access import Caller
     from queryablestate.proxy.config import ProxyConfig
     from queryablestate.wire.clients import ToProxy
+    from queryablestate.wire.codec import Head
 
 
 __all__ = ["ProxyLoop"]
@@ -123,8 +125,6 @@ _NodeMessage = (
     | PlanTold
     | SnapshotReport
 )
-
-_NODE_UNKNOWN: Final = NodeRefused(reason="unknown", detail="register first")
 
 
 @final
@@ -209,6 +209,7 @@ class ProxyLoop:
                 clock=self._clock,
                 on_message=self._dispatch,
                 on_closed=self._links_closed,
+                why_not=self._why_not,
             )
             resources.callback(self.port.close)
             self.loop.set_deadline(self._next_deadline_ns, self._advance)
@@ -239,7 +240,7 @@ class ProxyLoop:
             if epoch == self._epoch_last:
                 # Nodes are not told of a leader that is the same, and has started over.
                 for link in self._nodes.links:
-                    self._send(link, _NODE_UNKNOWN)
+                    self._send(link, NODE_UNKNOWN)
             self._epoch_last = epoch
 
     # -- configuration and figures -----------------------------------------------------
@@ -391,6 +392,24 @@ class ProxyLoop:
                     self._request(link, caller, message)
                 except NameServiceError as error:
                     self._send(link, refusal_of(error, message.request_id))
+
+    def _why_not(
+        self, link: LinkId, head: Head, public_key: str | None
+    ) -> msgspec.Struct | None:
+        """Return what a large message is refused with before it is decoded, or None."""
+        if self._nodes.has(link):
+            return None
+        if head.registration_id:
+            refused = self._nodes.why_not(head, public_key)
+            if refused is not None:
+                self.port.count("nodes_refused")
+            return refused
+        if not self.control.leads:
+            return _refusal(head.request_id, NOT_LEADER)
+        if self._sessions.find(head.session, public_key=public_key) is not None:
+            return None
+        self.port.count("sessions_unknown")
+        return _refusal(head.request_id, UNKNOWN_SESSION)
 
     def _hello(self, link: LinkId, hello: Hello, public_key: str | None) -> None:
         """Open a session."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, final
 from nameservice import ConfigurationError
 from queryablestate.proxy.access import Right
 from queryablestate.wire.address import parse_address
-from queryablestate.wire.node_messages import NodeRefused
+from queryablestate.wire.node_messages import NodeRefused, RegisterNode
 
 
 if TYPE_CHECKING:
@@ -15,17 +15,24 @@ if TYPE_CHECKING:
 
     from queryablestate.control.events import LinkId
     from queryablestate.proxy.access import AccessList, Caller
-    from queryablestate.wire.node_messages import RegisterNode
+    from queryablestate.wire.codec import Head
 
 
-__all__ = ["NODE_ID_LENGTH_MAX", "NODE_NOT_ALLOWED", "NodeConnections"]
+__all__ = [
+    "NODE_ID_LENGTH_MAX",
+    "NODE_NOT_ALLOWED",
+    "NODE_UNKNOWN",
+    "NodeConnections",
+]
 
 NODE_ID_LENGTH_MAX: Final = 255
+_REGISTER: Final = RegisterNode.__struct_config__.tag
 NODE_NOT_ALLOWED: Final = NodeRefused(
     reason="not-allowed",
     detail="its credential does not let it be a node: show a token, or a CURVE key, of "
     "a caller with node = true",
 )
+NODE_UNKNOWN: Final = NodeRefused(reason="unknown", detail="register first")
 
 
 @final
@@ -56,8 +63,8 @@ class NodeConnections:
         self, link: LinkId, message: RegisterNode, public_key: str | None
     ) -> NodeRefused | None:
         """Return why a node is not taken, whatever the control plane says, or None."""
-        caller = self.access.authenticate(token=message.token, public_key=public_key)
-        if caller is None or not self.access.may(caller, Right.NODE):
+        caller = self._node_of(message.token, public_key)
+        if caller is None:
             return NODE_NOT_ALLOWED
         node_id = message.node_id
         if not (1 <= len(node_id) <= NODE_ID_LENGTH_MAX and node_id.isprintable()):
@@ -71,6 +78,24 @@ class NodeConnections:
         self._callers[link] = caller
         self._told.add(caller)
         return None
+
+    def _node_of(self, token: str | None, public_key: str | None) -> Caller | None:
+        """Return who shows that, if it may be a node."""
+        caller = self.access.authenticate(token=token, public_key=public_key)
+        if caller is None or not self.access.may(caller, Right.NODE):
+            return None
+        return caller
+
+    def has(self, link: LinkId) -> bool:
+        """Return whether a node has registered over a connection, or joined it."""
+        return self.first_of(link) in self._callers
+
+    def why_not(self, head: Head, public_key: str | None) -> NodeRefused | None:
+        """Return why a message of a node, of which this is known, is not heard."""
+        if head.type != _REGISTER:
+            return NODE_UNKNOWN
+        is_node = self._node_of(head.token, public_key) is not None
+        return None if is_node else NODE_NOT_ALLOWED
 
     def secret_renewed(self) -> None:
         """Note that nodes have another secret now, which none was told yet."""

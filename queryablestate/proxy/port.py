@@ -86,6 +86,8 @@ class ProxyPort:
         on_message: Is told each message: over which link it came, what it is, its
             second frame, and which CURVE key its sender has proved to hold.
         on_closed: Is told which links are over.
+        why_not: Says what a large message is refused with, by its link, its head and
+            the same key, or None: it is decoded only then.
 
     Attributes:
         endpoint: Where it listens.
@@ -103,11 +105,13 @@ class ProxyPort:
         clock: Clock,
         on_message: Callable[[LinkId, ToProxy, bytes | memoryview, str | None], None],
         on_closed: Callable[[Sequence[LinkId]], None],
+        why_not: Callable[[LinkId, codec.Head, str | None], msgspec.Struct | None],
     ) -> None:
         self._frame_size_bytes_max = config.frame_size_bytes_max
         self._uses_curve = config.uses_curve
         self._on_message = on_message
         self._on_closed = on_closed
+        self._why_not = why_not
         self._in_flight = BytesInFlight()
         self._encoded: tuple[ApplyEntries, bytes] | None = None
         self._resources = ExitStack()
@@ -227,8 +231,19 @@ class ProxyPort:
 
     def _receive(self, peer: Peer, frames: list[zmq.Frame]) -> None:
         """Take one message."""
+        link = LinkId(peer.number)
+        public_key = None
+        if self._uses_curve:
+            public_key = self._authenticator.public_key_of(frames[0])
         try:
-            message = self._decoded(frames)
+            self._check_size(frames)
+            if len(frames[1]) > codec.ENVELOPE_SIZE_BYTES_MAX:
+                head = codec.decode_head(frames[1].buffer)
+                refusal = self._why_not(link, head, public_key)
+                if refusal is not None:
+                    self._send(peer, refusal, None)
+                    return
+            message = codec.decode_to_proxy(frames[1].bytes)
         except RemoteProtocolError as error:
             self._port.drop(error)
             self._send(peer, refusal_of(error, 0), None)
@@ -238,13 +253,10 @@ class ProxyPort:
             # Large values are passed on as they are, and never copied.
             is_opaque = isinstance(message, Answer) and len(frames[2]) > _COPIED_MAX
             payload = frames[2].buffer if is_opaque else frames[2].bytes
-        public_key = None
-        if self._uses_curve:
-            public_key = self._authenticator.public_key_of(frames[0])
-        self._on_message(LinkId(peer.number), message, payload, public_key)
+        self._on_message(link, message, payload, public_key)
 
-    def _decoded(self, frames: Sequence[zmq.Frame]) -> ToProxy:
-        """Return the message, or raise `RemoteProtocolError`."""
+    def _check_size(self, frames: Sequence[zmq.Frame]) -> None:
+        """Raise `RemoteProtocolError` if that is too much for a message."""
         if not 2 <= len(frames) <= 1 + codec.FRAME_COUNT_MAX:
             detail = f"a message has {len(frames) - 1} frames, or more"
             raise RemoteProtocolError("malformed", detail)
@@ -255,7 +267,6 @@ class ProxyPort:
                 f"{self._frame_size_bytes_max:,} are taken"
             )
             raise RemoteProtocolError("oversized", detail)
-        return codec.decode_to_proxy(frames[1].bytes)
 
     def _closed(self, peers: Sequence[Peer]) -> None:
         self._on_closed([LinkId(peer.number) for peer in peers])

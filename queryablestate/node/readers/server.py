@@ -21,7 +21,7 @@ from queryablestate.node.reading import ReadingThread
 from queryablestate.wire.codec import (
     FRAME_COUNT_MAX,
     decode_at_node,
-    decode_to_copy_source,
+    decode_at_reader,
 )
 from queryablestate.wire.direct import AskNode, ShowTicket
 from zmqtransport import (
@@ -174,7 +174,7 @@ class ReaderServer:
                 self._direct.ask(peer, asked, frames[2].bytes)
                 return
         elif len(frames) > 1:
-            shown = decode_to_copy_source(frames[1].bytes)
+            shown = decode_at_reader(frames[1].bytes)
             if isinstance(shown, ShowTicket):
                 public_key = self._node_port.public_key_of(frames[0])
                 state_number = self._direct.show(peer, shown, public_key)

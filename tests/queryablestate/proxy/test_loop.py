@@ -29,10 +29,12 @@ from queryablestate.wire.clients import (
     NodesListed,
     StateDeclaration,
 )
+from queryablestate.wire.codec import decode_to_client, decode_to_node
 from queryablestate.wire.node_messages import (
     EntriesApplied,
     HeartbeatAcknowledged,
     NodeRefused,
+    StagesVerified,
     VerifyStages,
 )
 from queryablestate.wire.questions import (
@@ -87,6 +89,22 @@ def peer(stage: ProxyStage, node: ScriptedNode) -> Iterator[ScriptedPeer]:
         yield peer
 
 
+# A request that is large, and does not decode.
+LARGE: Final[dict[str, Any]] = {
+    "job_id": "flights",
+    "query_id": "query",
+    "run_id": "run",
+    "writer_epoch": 1,
+    "batch_id": 1,
+    "assignment_version": 1,
+    "state_numbers": ("none",) * 20_000,
+    "is_complete": False,
+    "on_new_query": "refuse",
+    "stages": (),
+    "timeout_ms": 1,
+}
+
+
 def figure(stage: ProxyStage, name: str) -> int:
     """Return one of the proxy's figures."""
     return int(stage.proxy.status().get(name, 0))
@@ -131,6 +149,39 @@ class TestSessions:
             ),
             UNKNOWN_SESSION,
         )
+
+    @pytest.mark.proves("B2", "N3")
+    @pytest.mark.parametrize("session", [b"", bytes(16)])
+    def test_of_a_large_request_the_session_is_looked_at_first(
+        self, peer: ScriptedPeer, session: bytes
+    ) -> None:
+        """N3: to decode it takes a second; that it makes no sense is not found out."""
+        assert is_refused(
+            peer.ask(CommitBatch, session=session, **LARGE), UNKNOWN_SESSION
+        )
+        peer.begin(CommitBatch, **LARGE)
+        (frame,) = peer.receive_frames()
+        refusal = decode_to_client(frame)
+        assert isinstance(refusal, Refusal)
+        assert isinstance(error_of(refusal), RemoteProtocolError)
+
+    @pytest.mark.proves("B2", "N3")
+    def test_of_a_large_message_of_a_node_its_registration_is_looked_at_first(
+        self, stage: ProxyStage, peer: ScriptedPeer
+    ) -> None:
+        """N3: it is told to register, and what else it says is not looked at."""
+        peer.send(
+            StagesVerified(
+                registration_id="none",
+                verify_id=1,
+                missing=("none",) * 20_000,  # type: ignore[arg-type]
+            )
+        )
+        (frame,) = peer.receive_frames()
+        refused = decode_to_node(frame)
+        assert isinstance(refused, NodeRefused)
+        assert refused.reason == "unknown"
+        assert figure(stage, "nodes_refused_total") == 1
 
     def test_there_are_so_many_sessions(self, tmp_path: Path) -> None:
         """The longest silent is driven out, is told so, and comes back."""

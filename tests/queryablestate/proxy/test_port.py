@@ -64,6 +64,7 @@ class Port:
             clock=SystemClock(),
             on_message=lambda *message: self.came.add(message),
             on_closed=self._closed,
+            why_not=lambda *_: None,
         )
         self.loop.at_end(self.port.close)
         self.loop.start()

@@ -18,7 +18,11 @@ from nameservice import SystemClock
 from queryablestate.node.copying.limits import CopyLimits
 from queryablestate.node.copying.serving import CopyServer
 from queryablestate.store.store import StateStore
-from queryablestate.wire.codec import decode_from_copy_source, encode
+from queryablestate.wire.codec import (
+    ENVELOPE_SIZE_BYTES_MAX,
+    decode_from_copy_source,
+    encode,
+)
 from queryablestate.wire.copy_messages import (
     AllowPages,
     CloseCopy,
@@ -254,6 +258,36 @@ class TestConversation:
         other.say(replace(read, copy_id=2, secret=COPY_SECRET))
         assert isinstance(other.hear(), StagesPage)
         assert a.node.status()["frames_unauthorized_total"] == 1
+
+    @pytest.mark.proves("N3")
+    def test_of_a_large_request_the_secret_is_looked_at_first(
+        self, a: CopyingNode, other: OtherNode
+    ) -> None:
+        """N3: to decode it takes a second; that it makes no sense is not found out."""
+        read = ReadStages(
+            copy_id=1,
+            job_id=JOB,
+            writer_epoch=1,
+            batch_id=2,
+            stages=("none",) * 20_000,  # type: ignore[arg-type]
+            key_groups=RUNS,
+            page_count=5,
+        )
+        other.say(read)
+        refused = other.hear()
+        assert isinstance(refused, CopyRefused)
+        assert (refused.copy_id, refused.reason) == (1, "not-allowed")
+        assert "frames_malformed_total" not in a.node.status()
+        other.say(replace(read, secret=COPY_SECRET))
+        wait_until(lambda: a.node.status().get("frames_malformed_total") == 1)
+
+    @pytest.mark.proves("N3")
+    def test_a_chunk_whose_envelope_is_large_is_refused(
+        self, a: CopyingNode, other: OtherNode
+    ) -> None:
+        """N3: nothing in it can be, and anyone may send one."""
+        other.socket.send_multipart([bytes(ENVELOPE_SIZE_BYTES_MAX + 1), b""])
+        wait_until(lambda: a.node.status().get("frames_oversized_total") == 1)
 
     def test_nothing_is_sent_before_there_is_a_secret(self, tmp_path: Path) -> None:
         """C1: a node that no proxy has taken in yet knows none."""
