@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.shells, pytest.mark.proves("E7", "R5")]
 
 Action: TypeAlias = Callable[[], object]
 
-LINE_STEP: Final = 3
+LINE_STEP: Final = 11
 PLACES: Final = (
     "/election/",
     "/haservices/",
