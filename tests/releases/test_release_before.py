@@ -42,7 +42,14 @@ OF_ONE_RELEASE = (
     "sparkpipeline.failures",
 )
 # Bases, and what is looked at before the message itself.
-NO_MESSAGES = {"WireStruct", "_Format", "_HelloEnvelope", "_RequestEnvelope", "Row"}
+NO_MESSAGES = {
+    "Head",
+    "Row",
+    "WireStruct",
+    "_Format",
+    "_HelloEnvelope",
+    "_RequestEnvelope",
+}
 
 
 @pytest.mark.proves("N3")
