@@ -115,9 +115,6 @@ class HedgePolicy:
 
     Args:
         limits: What it keeps to.
-
-    Attributes:
-        delay_ns: The present hedge delay.
     """
 
     def __init__(self, limits: HedgeLimits = HEDGE_LIMITS) -> None:
@@ -126,7 +123,20 @@ class HedgePolicy:
         self._unresponsive: set[int] = set()
         self._savings_max = limits.saved_count_max * _EARNINGS_PER_HEDGE
         self._savings = self._savings_max
-        self.delay_ns = limits.delay_ns_min
+        self._delay_ns: int | None = limits.delay_ns_min
+
+    @property
+    def delay_ns(self) -> int:
+        """
+        Return the present hedge delay: the lower median of the nodes' estimates.
+
+        It is worked out when it is asked for: many nodes may be forgotten together.
+        """
+        if self._delay_ns is None:
+            estimates = sorted(record.late_ns for record in self._nodes.values())
+            estimates = estimates or [self._limits.delay_ns_min]
+            self._delay_ns = estimates[(len(estimates) - 1) // 2]
+        return self._delay_ns
 
     @property
     def unresponsive_count(self) -> int:
@@ -172,7 +182,7 @@ class HedgePolicy:
             record.late_ns = max(late_ns, limits.delay_ns_min)
         else:
             return
-        self._set_delay()
+        self._delay_ns = None
 
     def late(
         self, node: int, *, asked_at_ns: int, now_ns: int, is_first: bool
@@ -212,13 +222,13 @@ class HedgePolicy:
         """Forget a connection that is over."""
         if self._nodes.pop(node, None) is not None:
             self._unresponsive.discard(node)
-            self._set_delay()
+            self._delay_ns = None
 
     def clear(self) -> None:
         """Forget all nodes."""
         self._nodes.clear()
         self._unresponsive.clear()
-        self._set_delay()
+        self._delay_ns = None
 
     # -- parts ---------------------------------------------------------------------
 
@@ -230,11 +240,3 @@ class HedgePolicy:
             else limits.silent_delay_count_alone
         )
         return now_ns - record.silent_since_ns >= delay_count * self.delay_ns
-
-    def _set_delay(self) -> None:
-        """Take the lower median of the nodes' estimates for the delay."""
-        estimates = sorted(record.late_ns for record in self._nodes.values())
-        if not estimates:
-            self.delay_ns = self._limits.delay_ns_min
-            return
-        self.delay_ns = estimates[(len(estimates) - 1) // 2]

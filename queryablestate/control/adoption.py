@@ -51,7 +51,7 @@ from queryablestate.wire.node_messages import TellPlan
 
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from election import StoreOperation
     from nameservice import NameServiceError
@@ -221,9 +221,9 @@ class Adoptions:
             )
         return outcomes
 
-    def link_closed(self, link: LinkId) -> None:
-        """Forget who waited over that connection."""
-        self._running = [one for one in self._running if one.link != link]
+    def links_closed(self, links: Collection[LinkId]) -> None:
+        """Forget who waited over these connections."""
+        self._running = [one for one in self._running if one.link not in links]
 
     def expire(self, *, now_ns: int) -> list[ControlEffect]:
         """Give up what takes too long, and what a node has left."""

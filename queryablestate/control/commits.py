@@ -54,7 +54,7 @@ from queryablestate.wire.records import BatchDecided
 
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from queryablestate.control.changes import Outcome
     from queryablestate.control.effects import ControlEffect
@@ -230,10 +230,10 @@ class Commits:
                 effects += self._fail(commit, UnknownJobError(job_id))
         return effects
 
-    def link_closed(self, link: LinkId) -> None:
-        """Forget who waited over that connection."""
+    def links_closed(self, links: Collection[LinkId]) -> None:
+        """Forget who waited over these connections."""
         for commit in list(self._commits.values()):
-            commit.forget_link(link)
+            commit.forget_links(links)
             self._forget_if_unwanted(commit)
 
     def expire(self, *, now_ns: int) -> list[ControlEffect]:

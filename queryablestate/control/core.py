@@ -59,8 +59,8 @@ from queryablestate.control.effects import (
 )
 from queryablestate.control.events import (
     ControlEvent,
-    LinkClosed,
     LinkId,
+    LinksClosed,
     NodeSpoke,
     RightsReplaced,
     StoreFailed,
@@ -236,6 +236,19 @@ class ControlCore:
             now_ns
         )
 
+    def reach(self, *, now_ns: int) -> tuple[int, int, bool]:
+        """
+        Return what is equal as long as a question that waits for its node waits on.
+
+        That depends on the routes, on who is about to be taken in, and on whether nodes
+        that are not here count as away (`takes_for_away`).
+        """
+        return (
+            self._control.routes.version,
+            self._membership.coming_version,
+            self._control.takes_for_away(now_ns),
+        )
+
     def rescalings(self, request: ListRescalings, *, now_ns: int) -> RescalingsListed:
         """Return how far jobs are from what is wanted; `UnknownJobError`."""
         return self._moves.rescalings(request, now_ns=now_ns)
@@ -329,13 +342,14 @@ class ControlCore:
                 return self._writer_asked(event, now_ns)
             case NodeSpoke():
                 return self._node_spoke(event, now_ns)
-            case LinkClosed(link=link):
-                self._commits.link_closed(link)
-                self._control.open_batches.link_closed(link, now_ns=now_ns)
-                self._snapshots.link_closed(link)
-                self._restores.link_closed(link)
-                self._adoptions.link_closed(link)
-                return self._membership.link_closed(link, now_ns=now_ns)
+            case LinksClosed(links=links):
+                closed = frozenset(links)
+                self._commits.links_closed(closed)
+                self._control.open_batches.links_closed(closed, now_ns=now_ns)
+                self._snapshots.links_closed(closed)
+                self._restores.links_closed(closed)
+                self._adoptions.links_closed(closed)
+                return self._membership.links_closed(links, now_ns=now_ns)
             case RightsReplaced():
                 return self._commits.rights_replaced()
             case StoreWritten():

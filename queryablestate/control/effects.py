@@ -93,7 +93,7 @@ class SendToNode:
     Tell a node something.
 
     Nothing of this may be missing between two things that arrive.  What cannot be sent,
-    because the node takes no more, ends the connection: the shell says `LinkClosed`,
+    because the node takes no more, ends the connection: the shell says `LinksClosed`,
     and the node will register again and be told what it lacks.
     """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NewType, TypeAlias
 
 from attrs import frozen
@@ -21,8 +22,8 @@ from queryablestate.wire.snapshot_messages import SnapshotRequest
 
 __all__ = [
     "ControlEvent",
-    "LinkClosed",
     "LinkId",
+    "LinksClosed",
     "NodeSpoke",
     "RightsReplaced",
     "StoreFailed",
@@ -75,10 +76,15 @@ class NodeSpoke:
 
 
 @frozen(kw_only=True)
-class LinkClosed:
-    """A connection is over."""
+class LinksClosed:
+    """
+    Connections are over.
 
-    link: LinkId
+    All those that are known to be over by now, in one event: what follows is worked out
+    once, though many nodes die together (rule B2).
+    """
+
+    links: Sequence[LinkId]
 
 
 @frozen(kw_only=True)
@@ -113,7 +119,7 @@ class TimePassed:
 ControlEvent: TypeAlias = (
     WriterAsked
     | NodeSpoke
-    | LinkClosed
+    | LinksClosed
     | RightsReplaced
     | StoreWritten
     | StoreFailed

@@ -50,6 +50,7 @@ from queryablestate.control.job.leader_paths import encode_record, node_path
 from queryablestate.control.kept_jobs import kept_by, serves_another
 from queryablestate.control.node_parts import job_assignment
 from queryablestate.control.present_node import CopyReport, JobFailure
+from queryablestate.control.registering import RegisteringNodes
 from queryablestate.control.state import has_node
 from queryablestate.wire.node_messages import (
     HeartbeatAcknowledged,
@@ -108,7 +109,7 @@ class Membership:
 
     def __init__(self, control: ControlState) -> None:
         self._control = control
-        self._registering: dict[LinkId, RegisterNode] = {}
+        self._registering = RegisteringNodes()
         self._due_ns: int | None = None
 
     def next_deadline_ns(self) -> int | None:
@@ -118,7 +119,13 @@ class Membership:
         silent_at_ns = None
         if heard_at_ns is not None:
             silent_at_ns = heard_at_ns + self._control.session_timeout_ns
-        return earliest([silent_at_ns, nodes.expected.until_ns(self._coming_ids())])
+        coming = self._registering.node_ids
+        return earliest([silent_at_ns, nodes.expected.until_ns(coming)])
+
+    @property
+    def coming_version(self) -> int:
+        """Return another number whenever other nodes may be coming (`is_coming`)."""
+        return self._registering.version
 
     # -- what happens --------------------------------------------------------------
 
@@ -129,7 +136,7 @@ class Membership:
         It is urgent: a node that has no answer in time asks over another connection,
         and what it has cannot be read until it is taken in (rule S4).
         """
-        self._registering[link] = message
+        self._registering.begin(link, message)
         prepare = partial(self._register, link, message)
         refuse = partial(self._refused, link)
         return Change(prepare=prepare, refuse=refuse, turn=Turn.NODE)
@@ -165,20 +172,25 @@ class Membership:
         )
         return SendToNode(link=node.link, message=acknowledged)
 
-    def link_closed(self, link: LinkId, *, now_ns: int) -> list[ControlEffect]:
-        """Expect the node of that connection back, if it is one's."""
-        self._registering.pop(link, None)
-        node = self._control.nodes.at(link)
-        if node is None:
-            return []
+    def links_closed(
+        self, links: Sequence[LinkId], *, now_ns: int
+    ) -> list[ControlEffect]:
+        """Expect the nodes of these connections back."""
+        nodes = []
         timeout_ns = self._control.session_timeout_ns
-        self._control.nodes.expect(
-            node,
-            now_ns=now_ns,
-            grace_ns=return_grace_ns(timeout_ns),
-            until_ns_max=node.heard_at_ns + timeout_ns,
-        )
-        return [self._gone(node)]
+        for link in links:
+            self._registering.end(link)
+            node = self._control.nodes.at(link)
+            if node is None:
+                continue
+            self._control.nodes.expect(
+                node,
+                now_ns=now_ns,
+                grace_ns=return_grace_ns(timeout_ns),
+                until_ns_max=node.heard_at_ns + timeout_ns,
+            )
+            nodes.append(node)
+        return self._gone(nodes)
 
     def expire(self, *, now_ns: int) -> list[ControlEffect]:
         """
@@ -200,22 +212,17 @@ class Membership:
             self._control.nodes.expected.forgive(
                 late_ns + tolerated_ns, until_ns_max=until_ns_max
             )
-        effects: list[ControlEffect] = [
-            self._forget(node)
-            for node in self._control.nodes.silent_since(now_ns - timeout_ns)
-        ]
-        if self._control.nodes.expected.give_up_late(self._coming_ids(), now_ns=now_ns):
+        silent = self._control.nodes.silent_since(now_ns - timeout_ns)
+        effects = self._forget(silent)
+        coming = self._registering.node_ids
+        if self._control.nodes.expected.give_up_late(coming, now_ns=now_ns):
             self._control.touch()
         self._due_ns = self.next_deadline_ns()
         return effects
 
     def is_coming(self, node_id: str) -> bool:
         """Return whether a node has asked to be taken in, and waits for its turn."""
-        return any(one.node_id == node_id for one in self._registering.values())
-
-    def _coming_ids(self) -> set[str]:
-        """Return who has asked to be taken in, and waits for its turn."""
-        return {message.node_id for message in self._registering.values()}
+        return node_id in self._registering.node_ids
 
     # -- registering ---------------------------------------------------------------
 
@@ -223,12 +230,12 @@ class Membership:
         self, link: LinkId, message: RegisterNode, now_ns: int
     ) -> Write | Sequence[Outcome]:
         """Take a node in; write down its name if that is new, or its disk is."""
-        if self._registering.get(link) is not message:
+        if self._registering.newest(link) is not message:
             return []  # the connection is closed, or the node has asked again
         earlier = self._control.nodes.present(message.node_id)
         if earlier is not None and earlier.store_id != message.store_id:
             # The same data directory could not be open twice; another one can.
-            del self._registering[link]
+            self._registering.end(link)
             refused = NodeRefused(
                 reason="name-taken",
                 detail=f"another node is called {message.node_id!r}: "
@@ -240,7 +247,7 @@ class Membership:
         if known is None and self._is_full():
             given_up = self._idle_node()
             if given_up is None:
-                del self._registering[link]
+                self._registering.end(link)
                 return [SendToNode(link=link, message=self._too_many())]
         is_draining = known is not None and known.draining_id == message.registration_id
         control_id = self._control.counters.control_id
@@ -314,9 +321,9 @@ class Membership:
             if job_id in control.jobs:
                 control.routes.locate(control.jobs[job_id])
         control.touch()
-        if self._registering.get(link) is not message:
+        if self._registering.newest(link) is not message:
             return []
-        del self._registering[link]
+        self._registering.end(link)
         is_foreign = serves_another(message, control.counters.control_id)
         effects: list[Outcome] = []
         earlier = control.nodes.last_known(message.node_id)
@@ -325,7 +332,7 @@ class Membership:
                 continue
             is_same = (other.link, other.node_id) == (link, message.node_id)
             if is_foreign or not is_same:
-                effects.append(self._forget(other))
+                effects += self._forget([other])
         if is_foreign:
             control.nodes.expected.give_up(message.node_id)
             # It learns whose rows are wanted here, and comes again with those.
@@ -392,7 +399,7 @@ class Membership:
         self, link: LinkId, error: NameServiceError
     ) -> Sequence[ControlEffect]:
         """Have a node ask again in a moment, rather than wait for an answer."""
-        if self._registering.pop(link, None) is None:
+        if not self._registering.end(link):
             return []  # the connection is closed
         refused = NodeRefused(reason="not-now", detail=str(error))
         return [SendToNode(link=link, message=refused)]
@@ -483,15 +490,24 @@ class Membership:
 
     # -- parts ---------------------------------------------------------------------
 
-    def _forget(self, node: PresentNode) -> ControlEffect:
-        """Take a node for away, and do not expect it."""
-        self._control.nodes.remove(node)
-        return self._gone(node)
+    def _forget(self, nodes: Sequence[PresentNode]) -> list[ControlEffect]:
+        """Take nodes for away, and do not expect them."""
+        for node in nodes:
+            self._control.nodes.remove(node)
+        return self._gone(nodes)
 
-    def _gone(self, node: PresentNode) -> ControlEffect:
-        """Ask a node no more that is not present any more."""
-        self._control.direct.left(node)
-        self._control.touch()
-        for job in self._control.jobs_of(node.node_id):
-            self._control.routes.locate(job)
-        return ForgetNode(link=node.link, node_id=node.node_id)
+    def _gone(self, nodes: Sequence[PresentNode]) -> list[ControlEffect]:
+        """
+        Ask nodes no more that are not present any more.
+
+        The routes of a job are made anew once, though it may lose many nodes at once.
+        """
+        if not nodes:
+            return []
+        control = self._control
+        control.touch()
+        for node in nodes:
+            control.direct.left(node)
+        for job in control.jobs_of_any({node.node_id for node in nodes}):
+            control.routes.locate(job)
+        return [ForgetNode(link=node.link, node_id=node.node_id) for node in nodes]

@@ -46,18 +46,25 @@ class NodeTable:
         self.expected = ExpectedNodes()
         self._registration_ids: dict[str, str] = {}
         self._present: dict[str, PresentNode] = {}
+        # By name, which most of what happens asks for; None once others are there.
+        self._known_ids: tuple[str, ...] | None = None
+        self._by_name: tuple[PresentNode, ...] | None = None
         self._by_link: dict[LinkId, PresentNode] = {}
         self._known_first = set(self._records)
         self._awaited = set(self._records)
 
     def __iter__(self) -> Iterator[PresentNode]:
         """Iterate over the present nodes by name."""
-        return iter([self._present[name] for name in sorted(self._present)])
+        if self._by_name is None:
+            self._by_name = tuple(self._present[name] for name in sorted(self._present))
+        return iter(self._by_name)
 
     @property
     def known_ids(self) -> Sequence[str]:
         """Return the names of all known nodes, sorted."""
-        return sorted(self._records)
+        if self._known_ids is None:
+            self._known_ids = tuple(sorted(self._records))
+        return self._known_ids
 
     @property
     def present_ids(self) -> Collection[str]:
@@ -138,11 +145,13 @@ class NodeTable:
     def record(self, record: NodeRecord) -> None:
         """Take note of what is recorded of a node."""
         self._records[record.node_id] = record
+        self._known_ids = None
         self.kept.record(record)
 
     def forget(self, node_id: str) -> None:
         """Know nothing any more of a node that is away."""
         del self._records[node_id]
+        self._known_ids = None
         self.expected.give_up(node_id)
         self.kept.forget(node_id)
         self._registration_ids.pop(node_id, None)
@@ -180,6 +189,7 @@ class NodeTable:
         )
         self._registration_ids[node.node_id] = node.registration_id
         self._present[node.node_id] = node
+        self._by_name = None
         self._by_link[link] = node
         self.expected.welcome(node)
         self._awaited.discard(node.node_id)
@@ -188,6 +198,7 @@ class NodeTable:
     def remove(self, node: PresentNode) -> None:
         """Take *node*, which is present, for away."""
         del self._present[node.node_id]
+        self._by_name = None
         del self._by_link[node.link]
 
     def expect(

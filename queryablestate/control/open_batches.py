@@ -24,7 +24,7 @@ from queryablestate.control.assignment.assignment import destinations
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from queryablestate.control.events import LinkId
@@ -157,10 +157,10 @@ class OpenBatches:
         """Take note that the batch of a query is committed."""
         self._close(lambda one: (one.job_id, one.query_id) == (job_id, query_id))
 
-    def link_closed(self, link: LinkId, *, now_ns: int) -> None:
-        """Take note that a driver is gone, or is about to come back."""
+    def links_closed(self, links: Collection[LinkId], *, now_ns: int) -> None:
+        """Take note that drivers are gone, or are about to come back."""
         for ticket in self._tickets.values():
-            if ticket.link == link:
+            if ticket.link in links:
                 ticket.closes_at_ns = min(ticket.closes_at_ns, now_ns + _DRIVER_GONE_NS)
 
     def expire(self, *, now_ns: int) -> bool:

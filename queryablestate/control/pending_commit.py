@@ -12,6 +12,8 @@ from queryablestate.wire.clients import BatchCommitted
 
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from nameservice import NameServiceError
     from queryablestate.control.commit_verification import Verification
     from queryablestate.control.effects import ControlEffect
@@ -88,9 +90,9 @@ class PendingCommit:
         """Return until when a caller waits for it; 0 if none does."""
         return max((waiter.deadline_ns for waiter in self.waiters), default=0)
 
-    def forget_link(self, link: LinkId) -> None:
-        """Forget who waited over that connection."""
-        self.waiters = [waiter for waiter in self.waiters if waiter.link != link]
+    def forget_links(self, links: Collection[LinkId]) -> None:
+        """Forget who waited over these connections."""
+        self.waiters = [one for one in self.waiters if one.link not in links]
 
     def give_up_late(self, now_ns: int) -> list[CommitWaiter]:
         """Forget those whose time is up, and return them."""

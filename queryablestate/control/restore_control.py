@@ -53,7 +53,7 @@ from queryablestate.wire.snapshot_messages import (
 
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from election import StoreOperation
     from nameservice import NameServiceError
@@ -199,10 +199,10 @@ class Restores:
             )
         ]
 
-    def link_closed(self, link: LinkId) -> None:
-        """Forget who waited over that connection."""
+    def links_closed(self, links: Collection[LinkId]) -> None:
+        """Forget who waited over these connections."""
         for restore in self._running.values():
-            restore.waiters = [one for one in restore.waiters if one.link != link]
+            restore.waiters = [one for one in restore.waiters if one.link not in links]
 
     def expire(self, *, now_ns: int) -> list[ControlEffect]:
         """Give up what takes too long, and what a node has left."""

@@ -75,7 +75,9 @@ class RouteTable:
         nodes: Who is there; looked at in `locate` only.
 
     Attributes:
-        locations: The routes by state number; always the same mapping.
+        locations: The routes by state number; always the same mapping.  A route that is
+            as it was stays the same object.
+        version: Another number whenever a route is another one, has come or has gone.
     """
 
     def __init__(self, nodes: NodeTable) -> None:
@@ -85,14 +87,29 @@ class RouteTable:
         self._key_groups: dict[str, tuple[int, _KeyGroups]] = {}
         self._sole: dict[str, tuple[int, tuple[bool, ...], _KeyGroups]] = {}
         self.locations: Mapping[int, KvStateLocation] = self._locations
+        self.version = 0
 
     def locate(self, job: Job) -> None:
         """Make the routes of a job anew."""
+        job_id = job.record.job_id
+        former = {
+            number: self._locations.pop(number)
+            for number in self._numbers.pop(job_id, ())
+        }
+        located = self._located(job)
+        if located:
+            self._numbers[job_id] = tuple(located)
+        for number, location in located.items():
+            is_same = former.get(number) == location
+            self._locations[number] = former[number] if is_same else location
+            self.version += not is_same
+        self.version += not former.keys() <= located.keys()
+
+    def _located(self, job: Job) -> dict[int, KvStateLocation]:
+        """Return the routes of a job by state number, in that order."""
         job_id, assignment = job.record.job_id, job.assignment
-        for number in self._numbers.pop(job_id, ()):
-            del self._locations[number]
         if assignment is None:
-            return
+            return {}
         present = [self._nodes.present(node_id) for node_id in assignment.node_ids]
         key_groups = self._key_groups_of(job_id, assignment)
         are_usable = tuple(
@@ -125,10 +142,10 @@ class RouteTable:
             sole, links = key_groups, (None,) * len(links)
             copy_links = links
         has_copies = any(len(owners) > 1 for owners in assignment.owners)
-        self._numbers[job_id] = tuple(sorted(job.states))
-        for number in self._numbers[job_id]:
+        located: dict[int, KvStateLocation] = {}
+        for number in sorted(job.states):
             progress = job.progress_of(number)
-            self._locations[number] = KvStateLocation(
+            located[number] = KvStateLocation(
                 job_id=job_id,
                 state_name=job.states[number].state_name,
                 state_number=number,
@@ -143,6 +160,7 @@ class RouteTable:
                 owners=assignment.owners if has_copies else (),
                 copy_links=copy_links if has_copies else (),
             )
+        return located
 
     def _key_groups_of(self, job_id: str, assignment: AssignmentRecord) -> _KeyGroups:
         """Return the key groups of each node; kept, since batches come often."""

@@ -46,7 +46,7 @@ from queryablestate.wire.snapshot_messages import SnapshotTaken, WriteSnapshot
 
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from nameservice import NameServiceError
     from queryablestate.control.changes import Outcome
@@ -164,10 +164,12 @@ class Snapshots:
         snapshot.files += message.files
         return self._finish_if_done(snapshot)
 
-    def link_closed(self, link: LinkId) -> None:
-        """Forget who waited over that connection."""
+    def links_closed(self, links: Collection[LinkId]) -> None:
+        """Forget who waited over these connections."""
         for snapshot in self._running.values():
-            snapshot.waiters = [one for one in snapshot.waiters if one.link != link]
+            snapshot.waiters = [
+                one for one in snapshot.waiters if one.link not in links
+            ]
 
     def expire(self, *, now_ns: int) -> list[ControlEffect]:
         """Give up what takes too long, and what a node has left."""

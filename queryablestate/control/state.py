@@ -19,6 +19,7 @@ from queryablestate.errors import StateUnavailableError, UnknownJobError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Set as AbstractSet
 
     from queryablestate.control.job.job import Job
     from queryablestate.control.present_node import PresentNode
@@ -150,7 +151,16 @@ class ControlState:
 
     def jobs_of(self, node_id: str) -> Sequence[Job]:
         """Return the jobs that a node has a part in, the oldest first."""
-        jobs = [job for job in self.jobs.values() if has_node(job, node_id)]
+        return self.jobs_of_any({node_id})
+
+    def jobs_of_any(self, node_ids: AbstractSet[str]) -> Sequence[Job]:
+        """Return the jobs that any of these nodes has a part in, the oldest first."""
+        jobs = [
+            job
+            for job in self.jobs.values()
+            if job.assignment is not None
+            and not node_ids.isdisjoint(job.assignment.node_ids)
+        ]
         return sorted(jobs, key=lambda job: job.record.job_number)
 
     def present_of(self, job: Job) -> Sequence[PresentNode]:

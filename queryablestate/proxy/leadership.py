@@ -48,8 +48,8 @@ from queryablestate.control.effects import (
 )
 from queryablestate.control.events import (
     ControlEvent,
-    LinkClosed,
     LinkId,
+    LinksClosed,
     StoreFailed,
     StoreWritten,
     TimePassed,
@@ -58,14 +58,14 @@ from queryablestate.control.events import (
 from queryablestate.control.job.leader_paths import COUNTERS, encode_record
 from queryablestate.control.tally import Tally
 from queryablestate.proxy.leader_store import LeaderStoreThread
-from queryablestate.wire.node_messages import HeartbeatAcknowledged, NodeRegistered
+from queryablestate.wire.node_messages import HeartbeatAcknowledged
 from queryablestate.wire.questions import Refusal
 from queryablestate.wire.records import CountersRecord
 from queryablestate.wire.refusals import NOT_LEADER, refusal_of
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import msgspec
 
@@ -101,7 +101,8 @@ class ProxyControl:
         on_core: Is told of a core that has just been made, and of None when there is
             none any more.
         on_node_left: Is told over which link a node has left.
-        on_routes: Is told that questions may find their nodes now, or never.
+        on_routes: Is told that questions may find their nodes now, or never: when
+            something that they wait for is another, and only then.
         waiting_count_max: See below.
         limits: How much the control plane takes on.
         direct_reads: Whether nodes may answer clients without the proxy.
@@ -148,6 +149,8 @@ class ProxyControl:
         self._waiting: dict[LinkId, dict[int, None]] = {}
         self._waiting_count = 0
         self._held: list[AnswerWriter] = []
+        self._reach: object = None
+        self._unsent: list[LinkId] = []
         self.core: ControlCore | None = None
         self.problem: NameServiceError | None = None
         self.waiting_count_max = waiting_count_max
@@ -245,6 +248,7 @@ class ProxyControl:
             unfinished=stored.unfinished,
             tally=self.tally,
         )
+        self._reach = self.core.reach(now_ns=now_ns)
         self._settled_at_ns = now_ns + self._session_timeout_ns
         self.problem = None
         self._log.info(
@@ -309,14 +313,26 @@ class ProxyControl:
         return earliest(moments)
 
     def advance(self, *, now_ns: int) -> None:
-        """Take note of the time."""
+        """
+        Take note of the time.
+
+        The core is told when that is due, and not whenever a read of somebody is late:
+        each of its steps looks at all nodes.
+        """
         if self._reload_at_ns is not None and now_ns >= self._reload_at_ns:
             assert self._session is not None
             self._load(self._session)
         if self._settled_at_ns is not None and now_ns >= self._settled_at_ns:
             self._settled_at_ns = None
         self._tell_held(now_ns)
-        self.step(TimePassed())
+        core = self.core
+        if core is None:
+            return
+        due_ns = core.next_deadline_ns()
+        if due_ns is not None and now_ns >= due_ns:
+            self.step(TimePassed())
+        else:
+            self._look(core)  # what was late may be away by now
 
     def _tell_held(self, now_ns: int) -> None:
         """Tell what is true by now; while it begins anew, later."""
@@ -346,18 +362,21 @@ class ProxyControl:
             self._waiting_count += 1
         self.step(event)
 
-    def link_closed(self, link: LinkId) -> None:
+    def links_closed(self, links: Sequence[LinkId]) -> None:
         """Take note that no caller waits there any more."""
-        self._waiting_count -= len(self._waiting.pop(link, ()))
-        self._held = [answer for answer in self._held if answer.link != link]
-        self.step(LinkClosed(link=link))
+        if not links:
+            return
+        for link in links:
+            self._waiting_count -= len(self._waiting.pop(link, ()))
+        closed = frozenset(links)
+        self._held = [answer for answer in self._held if answer.link not in closed]
+        self.step(LinksClosed(links=links))
 
     def step(self, event: ControlEvent) -> None:
         """Have *event* happen, and do what the core wants."""
         core = self.core
         if core is None:
             return
-        is_news = isinstance(event, StoreWritten | LinkClosed | TimePassed)
         try:
             effects = core.step(event, now_ns=self._clock.now_ns())
         except Exception as error:  # noqa: BLE001 (a mistake of ours; see below)
@@ -367,11 +386,20 @@ class ProxyControl:
             return
         for effect in effects:
             self._perform(effect)
-            is_news = is_news or (
-                isinstance(effect, SendToNode)
-                and isinstance(effect.message, NodeRegistered)
-            )
-        if is_news and self.core is core:
+        self._look(core)
+
+    def _look(self, core: ControlCore) -> None:
+        """
+        Have questions that wait looked at, if what they wait for may be another.
+
+        Connections are closed, and reads late, at the will of strangers: neither costs
+        anything for each question that waits (rule B2).
+        """
+        if self.core is not core:
+            return
+        reach = core.reach(now_ns=self._clock.now_ns())
+        if reach != self._reach:
+            self._reach = reach
             self._on_routes()
 
     # -- what is to be done ------------------------------------------------------------
@@ -392,7 +420,7 @@ class ProxyControl:
             case SendToNode(link=link, message=message):
                 if not self._send(link, message):
                     # The node would wait for ever for what it lacks now: see there.
-                    self._call(partial(self.link_closed, link))
+                    self._close_soon(link)
             case ForgetNode(link=link, node_id=node_id):
                 self._log.warning("node.left", node_id=node_id)
                 self._on_node_left(link)
@@ -402,6 +430,16 @@ class ProxyControl:
                 self._start_over(reason)
             case _:
                 assert_never(effect)
+
+    def _close_soon(self, link: LinkId) -> None:
+        """Have a connection taken for closed, with all others of the same step."""
+        if not self._unsent:
+            self._call(self._close_unsent)
+        self._unsent.append(link)
+
+    def _close_unsent(self) -> None:
+        links, self._unsent = self._unsent, []
+        self.links_closed(links)
 
     def _note(self, note: NoteAssignment) -> None:
         self._log.info(
@@ -481,6 +519,7 @@ class ProxyControl:
         if self.core is None:
             return
         self.core = None
+        self._reach = None
         waiting, self._waiting, self._waiting_count = self._waiting, {}, 0
         for link, request_ids in waiting.items():
             for request_id in request_ids:

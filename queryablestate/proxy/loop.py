@@ -265,8 +265,13 @@ class ProxyLoop:
         self.control.limit(
             config.control_limits, waiting_count_max=config.pending_count_max
         )
-        for link in self._nodes.dismissed():
-            self.control.link_closed(link)
+        # What waits was judged by what its callers might do, and by who might be asked.
+        self._send_all(
+            self._current(self._reads.look_at_all(now_ns=self._clock.now_ns()))
+        )
+        dismissed = self._nodes.dismissed()
+        self.control.links_closed(dismissed)
+        for link in dismissed:
             self._send(link, NODE_NOT_ALLOWED)
         if self._nodes.knows_secret_wrongly():
             # By it one would copy rows of other nodes, and make tickets for any state.
@@ -536,7 +541,7 @@ class ProxyLoop:
         for link in links:
             self._nodes.closed(link)
             self._send_all(self._current(self._reads.client_left(link)))
-            self.control.link_closed(link)
+        self.control.links_closed(links)
 
     # -- time --------------------------------------------------------------------------
 

@@ -8,12 +8,12 @@ bytes that are not looked into, but for the count at their beginning.
 
 What is no answer, comes at once: nothing was ever committed, the node is away, it went
 away meanwhile, the deadline is over, too much is outstanding.  Three questions are
-parked instead, and looked at again whenever something has changed: one that waits for
-the first batch of all (``min_batch_id``); while a new leader is *settling* (rule S2),
-one whose node is not here, since that is only late, or changes its connection; and one
-whose node is away while others have in-sync copies of all that it answers for (rule
-S4), and cannot be asked for them yet: one of them is the primary in a moment, and then
-the route is stale.
+parked instead, and looked at again when what they wait for has changed, and only then:
+one that waits for the first batch of all (``min_batch_id``); while a new leader is
+*settling* (rule S2), one whose node is not here, since that is only late, or changes
+its connection; and one whose node is away while others have in-sync copies of all that
+it answers for (rule S4), and cannot be asked for them yet: one of them is the primary
+in a moment, and then the route is stale.
 
 Which nodes are asked, and what becomes of it, is the matter of `NodeReads`.
 
@@ -25,6 +25,7 @@ state knows that it is there, and is told so here.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final, final
 
 from attrs import field, frozen
@@ -206,7 +207,8 @@ class ReadRouter:
         Go by *access* from now on, and refuse what nodes were asked against it.
 
         A question may wait for a batch that is yet to be written: who has lost the
-        right by then is not told of it.  What is parked is judged when it goes on.
+        right by then is not told of it.  What is parked is judged when it goes on, or
+        by `look_at_all`.
         """
         self.access = access
 
@@ -292,7 +294,7 @@ class ReadRouter:
             return [unavailable(client, ask.request_id, location, ask.node_index)]
         if location.batch_id is None:  # no node knows of it yet
             if ask.min_batch_id is not None:
-                return self._park(asked, now_ns)
+                return self._park(asked, location, now_ns)
             return [nothing_committed(client, ask.request_id, location, ask.node_index)]
         cache_key = cache_key_of(self._cache, location, ask, keys)
         if cache_key is not None:
@@ -300,35 +302,25 @@ class ReadRouter:
             if told is not None:
                 self.nodes.latencies.add(KINDS[type(ask.operation)], 0)
                 return [told]
-        return self._route(asked, location, cache_key, charge, now_ns)
+        outgoing = self._route(asked, location, cache_key, charge, now_ns)
+        return outgoing or self._park(asked, location, now_ns)
 
     def look_again(self, *, now_ns: int) -> list[Outgoing]:
-        """Look again at what is parked: a node has come, or will not."""
+        """Look again at what is parked, where a node has come, or will not."""
         outgoing: list[Outgoing] = []
-        for parked in self._parked.take_all():
-            ask = parked.ask
-            location = self._locations.get(ask.state_number)
-            if (
-                location is None
-                or location.assignment_version != ask.assignment_version
-            ):
-                outgoing.append(refused(parked.client, ask.request_id, STALE_ROUTE))
-                continue
-            forbidden = self._forbidden(parked.client, parked.caller, ask, location)
-            if forbidden is not None:
-                outgoing.append(forbidden)
-            elif location.problem is not None:
-                outgoing.append(
-                    unavailable(parked.client, ask.request_id, location, ask.node_index)
-                )
-            elif location.batch_id is None:
-                # It waits for a batch, until its deadline.
-                outgoing += self._park(parked, now_ns)
-            else:
-                cache_key = cache_key_of(self._cache, location, ask, parked.keys)
-                charge = charge_of(parked.caller, ask, location)
-                outgoing += self._route(parked, location, cache_key, charge, now_ns)
+        for parked in self._parked.changed(
+            self._locations, partial(self._takes_for_away, now_ns=now_ns)
+        ):
+            told = self._look_at(parked, now_ns)
+            if told:
+                self._parked.free(parked)
+                outgoing += told
         return outgoing
+
+    def look_at_all(self, *, now_ns: int) -> list[Outgoing]:
+        """Look again at everything that is parked: it is judged in another way."""
+        self._parked.doubt()
+        return self.look_again(now_ns=now_ns)
 
     # -- ends -------------------------------------------------------------------
 
@@ -351,6 +343,26 @@ class ReadRouter:
 
     # -- parts ---------------------------------------------------------------------
 
+    def _look_at(self, parked: ParkedQuestion, now_ns: int) -> list[Outgoing]:
+        """Return what becomes of a question that is parked; nothing if it waits on."""
+        client, ask = parked.client, parked.ask
+        location = self._locations.get(ask.state_number)
+        if location is None or location.assignment_version != ask.assignment_version:
+            return [refused(client, ask.request_id, STALE_ROUTE)]
+        forbidden = self._forbidden(client, parked.caller, ask, location)
+        if forbidden is not None:
+            return [forbidden]
+        if location.problem is not None:
+            return [unavailable(client, ask.request_id, location, ask.node_index)]
+        if location.batch_id is None:
+            return []  # it waits for a batch, until its deadline
+        cache_key = cache_key_of(self._cache, location, ask, parked.keys)
+        charge = charge_of(parked.caller, ask, location)
+        return self._route(parked, location, cache_key, charge, now_ns)
+
+    def _takes_for_away(self, node_id: str, *, now_ns: int) -> bool:
+        return self.nodes.takes_for_away(node_id, now_ns)
+
     def _route(
         self,
         asked: ParkedQuestion,
@@ -359,7 +371,7 @@ class ReadRouter:
         charge: Charge,
         now_ns: int,
     ) -> list[Outgoing]:
-        """Have a question asked; park or refuse it if no node is here to be asked."""
+        """Have a question asked, or refuse it; nothing if it waits for its node."""
         outgoing = self.nodes.ask(asked, location, cache_key, charge, now_ns)
         if outgoing:
             return outgoing
@@ -369,30 +381,40 @@ class ReadRouter:
         if is_sole and self.nodes.takes_for_away(node_id, now_ns):
             client = asked.client
             return [unavailable(client, ask.request_id, location, ask.node_index)]
-        return self._park(asked, now_ns)
+        return []
 
-    def _park(self, asked: ParkedQuestion, now_ns: int) -> list[Outgoing]:
-        """Have a question wait; refuse what there is no room for (rule B2)."""
+    def _park(
+        self, asked: ParkedQuestion, location: KvStateLocation, now_ns: int
+    ) -> list[Outgoing]:
+        """
+        Have a question wait; refuse what there is no room for (rule B2).
+
+        Args:
+            asked: The question.
+            location: The present route, by which it waits.
+            now_ns: The time.
+        """
         outgoing = []
-        for turned_away in self._parked.park(asked):
+        node_id = location.node_ids[asked.ask.node_index]
+        is_away = location.batch_id is not None and self.nodes.takes_for_away(
+            node_id, now_ns
+        )
+        for turned_away in self._parked.park(asked, location, is_away=is_away):
             client, ask = turned_away.client, turned_away.ask
-            location = self._locations.get(ask.state_number)
-            if (
-                location is None
-                or location.assignment_version != ask.assignment_version
-            ):
+            present = self._locations.get(ask.state_number)
+            if present is None or present.assignment_version != ask.assignment_version:
                 outgoing.append(refused(client, ask.request_id, STALE_ROUTE))
                 continue
-            node_id = location.node_ids[ask.node_index]
+            node_id = present.node_ids[ask.node_index]
             is_away = self.nodes.takes_for_away(node_id, now_ns)
-            if location.batch_id is not None and not is_away:
+            if present.batch_id is not None and not is_away:
                 error = DidNotHappenError(
                     "too many questions wait for nodes already: ask again in a moment"
                 )
                 outgoing.append(failed(client, ask.request_id, error))
                 continue
-            refuse = nothing_committed if location.batch_id is None else unavailable
-            outgoing.append(refuse(client, ask.request_id, location, ask.node_index))
+            refuse = nothing_committed if present.batch_id is None else unavailable
+            outgoing.append(refuse(client, ask.request_id, present, ask.node_index))
         return outgoing
 
     def _forbidden(

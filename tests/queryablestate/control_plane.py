@@ -17,8 +17,8 @@ from queryablestate.control.effects import (
 )
 from queryablestate.control.events import (
     ControlEvent,
-    LinkClosed,
     LinkId,
+    LinksClosed,
     NodeSpoke,
     StoreWritten,
     TimePassed,
@@ -408,7 +408,7 @@ class Plane:
 
     def lose(self, link: LinkId) -> list[ControlEffect]:
         """Close the connection of a node that is not back in time."""
-        effects = self.settle(LinkClosed(link=link))
+        effects = self.settle(LinksClosed(links=(link,)))
         self.now_ns += GRACE_NS
         return [*effects, *self.settle(TimePassed())]
 

@@ -24,8 +24,8 @@ from queryablestate.control.effects import (
 )
 from queryablestate.control.events import (
     ControlEvent,
-    LinkClosed,
     LinkId,
+    LinksClosed,
     NodeSpoke,
     StoreFailed,
     StoreWritten,
@@ -157,6 +157,7 @@ class Proxy:
         self._began_ns = 0
         self._loaded_at_ns = 0
         self._registered: set[str] = set()
+        self._reach: object = None
         rules = [CacheRule(ttl_seconds=_CACHE_TTL_SECONDS)]
         self._reads = ReadRouter(
             access=open_access(),
@@ -240,6 +241,7 @@ class Proxy:
             else 0,
         )
         world.counts["large writes taken over"] += bool(stored.unfinished.commits)
+        self._reach = self.core.reach(now_ns=world.timeline.now_ns)
         self._loaded_at_ns = world.timeline.now_ns
         self._registered.clear()
         self._reads.lead(
@@ -264,7 +266,7 @@ class Proxy:
         if self.is_alive:
             self._send_reads(self._reads.client_left(link))
             if self.core is not None:
-                self._step(LinkClosed(link=link))
+                self._step(LinksClosed(links=(link,)))
 
     def node_said(self, link: LinkId, message: NodeMessage, payload: bytes) -> None:
         """Hear a node."""
@@ -410,9 +412,15 @@ class Proxy:
         if self._timer_ns != due_ns or not self.is_alive:
             return
         self._timer_ns = None
-        self._send_reads(self._reads.expire(now_ns=self._world.timeline.now_ns))
+        now_ns = self._world.timeline.now_ns
+        self._send_reads(self._reads.expire(now_ns=now_ns))
         if self.core is not None:
-            self._step(TimePassed())
+            # As `queryablestate.proxy.leadership`: a late read is nothing to the core.
+            core_ns = self.core.next_deadline_ns()
+            if core_ns is not None and core_ns <= now_ns:
+                self._step(TimePassed())
+            else:
+                self._look(self.core)
         self._arm()
 
     # -- out -------------------------------------------------------------------------
@@ -426,9 +434,18 @@ class Proxy:
         for effect in effects:
             self._perform(effect)
         self._world.look_at_nodes()
-        if self.core is core and self._reads.parked_count:
-            self._send_reads(self._reads.look_again(now_ns=now_ns))
+        self._look(core)
         self._arm()
+
+    def _look(self, core: ControlCore) -> None:
+        """Look at questions that wait, if what they wait for may be another."""
+        if self.core is not core:
+            return
+        now_ns = self._world.timeline.now_ns
+        reach = core.reach(now_ns=now_ns)
+        if reach != self._reach:
+            self._reach = reach
+            self._send_reads(self._reads.look_again(now_ns=now_ns))
 
     def _perform(self, effect: ControlEffect) -> None:
         match effect:

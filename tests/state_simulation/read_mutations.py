@@ -147,6 +147,14 @@ READ_MUTATIONS: Final = (
         is_rare=True,
     ),
     Mutation(
+        name="waiting-questions-overlooked",
+        rule="S4: a question that waits goes on when its route is another",
+        module="queryablestate.control.core",
+        before="            self._control.routes.version,\n",
+        after="            0,\n",
+        seed=46,
+    ),
+    Mutation(
         name="direct-lease-forgotten",
         rule="D2: a node answers clients within its direct lease only",
         module="queryablestate.node.core.core",

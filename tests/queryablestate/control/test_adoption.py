@@ -14,7 +14,7 @@ from queryablestate.control.effects import (
     SendToNode,
     StartOver,
 )
-from queryablestate.control.events import LinkClosed, LinkId
+from queryablestate.control.events import LinkId, LinksClosed
 from queryablestate.control.job_plans import job_plan
 from queryablestate.errors import (
     DeadlineExceededError,
@@ -219,7 +219,7 @@ class TestOlderCopy:
         before = Before()
         plane = before.restored()
         plane.ask(adopt())
-        error = refusal(plane.settle(LinkClosed(link=LINK_B)))
+        error = refusal(plane.settle(LinksClosed(links=(LINK_B,))))
         assert "went away before it told" in str(error)
         plane = before.restored()
         plane.ask(adopt())
@@ -251,7 +251,7 @@ class TestOlderCopy:
         before = Before()
         plane = before.restored()
         plane.ask(adopt())
-        plane.settle(LinkClosed(link=LinkId(10)))
+        plane.settle(LinksClosed(links=(LinkId(10),)))
         assert plane.hear(LINK_A, before.tells("a")) == []
         assert plane.hear(LINK_B, before.tells("b")) == []
 

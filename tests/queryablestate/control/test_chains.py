@@ -12,7 +12,7 @@ from queryablestate.control.chains import (
     lagging_nodes,
     prunable_entries,
 )
-from queryablestate.control.events import LinkClosed, LinkId
+from queryablestate.control.events import LinkId, LinksClosed
 from queryablestate.control.job.leader_paths import entry_path
 from queryablestate.control.limits import ControlLimits
 from queryablestate.control.stored_control import stored_control
@@ -72,7 +72,7 @@ def back(
 ) -> list[object]:
     """Have node ``a`` come back; return what it is told after it is registered."""
     for link in (LINK_A, AGAIN):
-        plane.settle(LinkClosed(link=link))
+        plane.settle(LinksClosed(links=(link,)))
     positions = {} if position is None else {APP: position}
     message = node_register("a", store_id=store_id, positions=positions)
     first, *rest = sent(plane.hear(AGAIN, message), AGAIN)
@@ -167,7 +167,7 @@ class TestCatchUp:
         plane.hear(AGAIN, copied)
         assert held_by(assignment_of(plane), "a") == (0, 1, 2, 3)
         plane.lose(LINK_B)
-        plane.settle(LinkClosed(link=AGAIN))
+        plane.settle(LinksClosed(links=(AGAIN,)))
         position = JobPosition(
             job_id=APP,
             sequence=2,
@@ -184,7 +184,7 @@ class TestCatchUp:
         """W7: what it has is all that there is of what this control plane forgot."""
         plane = Plane()
         batches(plane, 3)
-        plane.settle(LinkClosed(link=LINK_A))
+        plane.settle(LinksClosed(links=(LINK_A,)))
         message = node_register("a", positions={APP: 4})
         (registered,) = sent(plane.hear(AGAIN, message), AGAIN)
         assert isinstance(registered, NodeRegistered)
@@ -203,7 +203,7 @@ class TestCatchUp:
         plane = Plane()
         batches(plane, 2)
         plane.ask(drop())
-        plane.settle(LinkClosed(link=LINK_A))
+        plane.settle(LinksClosed(links=(LINK_A,)))
         plane.hear(AGAIN, node_register("a", store_id="another"))
         ticket = plane.draw()
         plane.bind(ticket, run_id="run-2")
@@ -211,16 +211,16 @@ class TestCatchUp:
             ticket, 2, run_id="run-2", state_numbers=(2,), assignment_version=2
         )
         plane.ask(request)
-        plane.settle(LinkClosed(link=AGAIN))
+        plane.settle(LinksClosed(links=(AGAIN,)))
         message = node_register("a", store_id="another")
         _, first, second = sent(plane.hear(LINK_A, message), LINK_A)
         assert first == reset(3)
         assert sequences(second) == [4]
         # An older position says nothing, and another directory has lost its part.
-        plane.settle(LinkClosed(link=LINK_A))
+        plane.settle(LinksClosed(links=(LINK_A,)))
         message = node_register("a", store_id="another", positions={APP: 1})
         assert sent(plane.hear(LINK_A, message), LINK_A)[1] == reset(3)
-        plane.settle(LinkClosed(link=LINK_A))
+        plane.settle(LinksClosed(links=(LINK_A,)))
         message = node_register("a", store_id="third", positions={APP: 1})
         assert sent(plane.hear(LINK_A, message), LINK_A)[1:] == [reset(4, 2)]
 
@@ -291,7 +291,7 @@ class TestCatchUp:
         """A node that was away for long is not sent more than a frame may hold."""
         plane = Plane()
         batches(plane, 1)
-        plane.settle(LinkClosed(link=LINK_A))
+        plane.settle(LinksClosed(links=(LINK_A,)))
         for batch_id in range(1, 121):
             plane.ask(commit(1, batch_id))
         first, second = back(plane, 1)
@@ -329,7 +329,7 @@ class TestPruning:
         """It is not known how far it is."""
         plane = Plane()
         batches(plane, 100)
-        plane.settle(LinkClosed(link=LINK_B))
+        plane.settle(LinksClosed(links=(LINK_B,)))
         plane.ask(commit(1, 100))
         assert entry_path(1, 1) in plane.store
 
@@ -337,7 +337,7 @@ class TestPruning:
         """A commit of the leader store has a bounded number of operations."""
         plane = Plane()
         batches(plane, 1)
-        plane.settle(LinkClosed(link=LINK_B))
+        plane.settle(LinksClosed(links=(LINK_B,)))
         for batch_id in range(1, 200):
             plane.ask(commit(1, batch_id))
         plane.hear(LINK_A, applied("a", 200))
@@ -351,7 +351,7 @@ class TestPruning:
         """W3: decisions are kept until every owner has applied them."""
         plane = Plane()
         batches(plane, 1)
-        plane.settle(LinkClosed(link=LINK_B))
+        plane.settle(LinksClosed(links=(LINK_B,)))
         for batch_id in range(1, 120):
             plane.ask(commit(1, batch_id))
         plane.hear(LINK_A, applied("a", 120))

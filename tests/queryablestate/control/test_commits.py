@@ -26,8 +26,8 @@ from queryablestate.control.effects import (
     WriteStore,
 )
 from queryablestate.control.events import (
-    LinkClosed,
     LinkId,
+    LinksClosed,
     NodeSpoke,
     RightsReplaced,
     StoreFailed,
@@ -296,7 +296,7 @@ class TestRefused:
         both = stage(1, a=1, b=1)
         plane.ask(commit(1, 0, both))
         plane.hear(LINK_A, verified("a", verify_id(0, both)))
-        plane.settle(LinkClosed(link=LINK_A))
+        plane.settle(LinksClosed(links=(LINK_A,)))
         plane.hear(AGAIN, node_register("a", store_id="another"))
         effects = plane.hear(LINK_B, verified("b", verify_id(0, both)))
         error = refusal(effects)
@@ -501,7 +501,7 @@ class TestAgain:
         (write,) = plane.step(busy)
         assert isinstance(write, WriteStore)
         assert plane.step(asked(commit(1, 0))) == ()
-        assert plane.step(LinkClosed(link=DRIVER)) == ()
+        assert plane.step(LinksClosed(links=(DRIVER,))) == ()
         plane.write(write)
         effects = plane.settle(StoreWritten())
         assert sent(effects, LINK_A)[-1] == decided(1, 0)
@@ -546,7 +546,7 @@ class TestWaiting:
         """W3: nothing is lost; the commit goes on where it was."""
         plane = Plane()
         plane.start_job()
-        plane.settle(LinkClosed(link=LINK_A))
+        plane.settle(LinksClosed(links=(LINK_A,)))
         one = stage(1, a=1)
         assert plane.ask(commit(1, 0, one)) == []
         effects = plane.hear(AGAIN, node_register("a"))
@@ -556,8 +556,8 @@ class TestWaiting:
         """A node that is back hears of what concerns it."""
         plane = Plane()
         plane.start_job()
-        plane.settle(LinkClosed(link=LINK_A))
-        plane.settle(LinkClosed(link=LINK_B))
+        plane.settle(LinksClosed(links=(LINK_A,)))
+        plane.settle(LinksClosed(links=(LINK_B,)))
         plane.ask(commit(1, 0, stage(1, a=1)))
         effects = plane.hear(AGAIN, node_register("b"))
         assert len(sent(effects, AGAIN)) == 1
@@ -567,7 +567,7 @@ class TestWaiting:
         """W3: the error says what was waited for, and that nothing was decided."""
         plane = Plane()
         plane.start_job()
-        plane.settle(LinkClosed(link=LINK_A))
+        plane.settle(LinksClosed(links=(LINK_A,)))
         plane.ask(commit(1, 0, stage(1, a=1), timeout_ms=1_000))
         assert plane.core.next_deadline_ns() == SECOND
         plane.now_ns = SECOND - 1
@@ -584,7 +584,7 @@ class TestWaiting:
         """W3: the batch is committed; one that asks again waits for the rest."""
         plane = Plane()
         plane.start_job()
-        plane.settle(LinkClosed(link=LINK_A))
+        plane.settle(LinksClosed(links=(LINK_A,)))
         plane.ask(commit(1, 0, timeout_ms=1_000))
         plane.hear(LINK_B, applied("b", 1))
         plane.now_ns = SECOND
@@ -602,7 +602,7 @@ class TestWaiting:
         plane.start_job()
         plane.ask(commit(1, 0, timeout_ms=1_000))
         plane.hear(LINK_A, applied("a", 0, failure="/data is full"))
-        plane.settle(LinkClosed(link=LINK_B))
+        plane.settle(LinksClosed(links=(LINK_B,)))
         plane.now_ns = SECOND
         error = refusal(plane.step(TimePassed()))
         assert isinstance(error, CommitTimeoutError)
@@ -644,7 +644,7 @@ class TestWaiting:
         plane.start_job()
         one = stage(1, a=1)
         plane.ask(commit(1, 0, one))
-        plane.settle(LinkClosed(link=DRIVER))
+        plane.settle(LinksClosed(links=(DRIVER,)))
         assert plane.hear(LINK_A, verified("a", verify_id(0, one))) == []
         assert plane.core.next_deadline_ns() == TIMEOUT_NS  # of the nodes
 

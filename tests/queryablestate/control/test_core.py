@@ -18,8 +18,8 @@ from queryablestate.control.effects import (
     WriteStore,
 )
 from queryablestate.control.events import (
-    LinkClosed,
     LinkId,
+    LinksClosed,
     NodeSpoke,
     StoreFailed,
     StoreWritten,
@@ -212,7 +212,7 @@ class TestQuestions:
         plane.hear(LINK_A, heartbeat("a", 1))
         plane.hear(LINK_A, applied("a", 1))
         plane.now_ns = 3 * SECOND
-        plane.step(LinkClosed(link=LINK_B))
+        plane.step(LinksClosed(links=(LINK_B,)))
         assert plane.view.node_summaries(now_ns=plane.now_ns) == [
             NodeSummary(
                 node_id="a",
@@ -258,7 +258,7 @@ class TestQuestions:
         plane.start_nodes()
         plane.next_leader()
         plane.start_nodes()
-        plane.settle(LinkClosed(link=LINK_B))
+        plane.settle(LinksClosed(links=(LINK_B,)))
         assert not plane.core.takes_for_away("a", TIMEOUT_NS - 1)
         assert plane.core.takes_for_away("a", TIMEOUT_NS)
         # Other copies are promoted at once all the same (S4).
@@ -270,7 +270,7 @@ class TestQuestions:
         """Q4: it had no other leader; one that asks for it is told so at once."""
         plane = Plane()
         plane.start_nodes()
-        plane.settle(LinkClosed(link=LINK_B))
+        plane.settle(LinksClosed(links=(LINK_B,)))
         assert plane.core.takes_for_away("a", 0)
 
     @pytest.mark.proves("S4")
@@ -278,10 +278,10 @@ class TestQuestions:
         """S4: whatever is written before it; until it is refused, or has gone again."""
         plane = Plane()
         plane.start_nodes()
-        plane.settle(LinkClosed(link=LINK_B))
+        plane.settle(LinksClosed(links=(LINK_B,)))
         (write,) = plane.step(asked(DRIVER, draw()))
         assert isinstance(write, WriteStore)
-        for end in (LinkClosed(link=LinkId(9)), StoreWritten()):
+        for end in (LinksClosed(links=(LinkId(9),)), StoreWritten()):
             message = node_register("b")
             assert plane.step(NodeSpoke(link=LinkId(9), message=message)) == ()
             assert not plane.core.takes_for_away("b", 0)

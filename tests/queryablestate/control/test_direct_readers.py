@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from queryablestate.control.core import ControlCore
 from queryablestate.control.direct_readers import direct_lease_ns
 from queryablestate.control.effects import AnswerWriter, SendToNode
-from queryablestate.control.events import LinkClosed, LinkId, TimePassed
+from queryablestate.control.events import LinkId, LinksClosed, TimePassed
 from queryablestate.control.stored_control import stored_control
 from queryablestate.wire.clients import BatchCommitted, StateDropDone
 from queryablestate.wire.direct import DirectAccess, open_ticket
@@ -169,7 +169,7 @@ class TestTickets:
 
     def test_a_node_that_is_away_is_not_named(self, plane: Plane) -> None:
         """D3: its part is asked of the proxy."""
-        plane.settle(LinkClosed(link=LINK_A))
+        plane.settle(LinksClosed(links=(LINK_A,)))
         found = access(plane)
         assert found is not None
         assert found.addresses == (None, "tcp://b:1")
@@ -180,7 +180,7 @@ class TestTickets:
             node_register("a", positions={APP: 1}),
             reader_addresses=("tcp://a:2", "tcp://a:3"),
         )
-        plane.settle(LinkClosed(link=LINK_A))
+        plane.settle(LinksClosed(links=(LINK_A,)))
         plane.hear(LINK_A, register)
         named = [access(plane, turn=turn) for turn in (0, 1, 2, 1)]
         assert [one and one.addresses for one in named] == [
@@ -235,7 +235,7 @@ class TestWaiting:
         access(plane)
         plane.now_ns += LEASE_NS // 2
         beat(plane, LINK_B, "b", 1)
-        plane.settle(LinkClosed(link=LINK_A))
+        plane.settle(LinksClosed(links=(LINK_A,)))
         move_away(plane)
         assert awaited(plane) == ["a", "b"]
         plane.now_ns += LEASE_NS - LEASE_NS // 2
@@ -244,7 +244,7 @@ class TestWaiting:
     def test_who_has_left_long_ago_is_not_waited_for(self, plane: Plane) -> None:
         """D5: nobody waits for what cannot be."""
         access(plane)
-        plane.settle(LinkClosed(link=LINK_A))
+        plane.settle(LinksClosed(links=(LINK_A,)))
         plane.now_ns += LEASE_NS
         plane.settle(TimePassed())
         move_away(plane)

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from nameservice import ConfigurationError, DidNotHappenError
 from queryablestate.control.effects import StartOver
-from queryablestate.control.events import LinkClosed, LinkId, TimePassed
+from queryablestate.control.events import LinkId, LinksClosed, TimePassed
 from queryablestate.control.job.leader_paths import decode_node, node_path
 from queryablestate.control.limits import ControlLimits
 from queryablestate.errors import UnknownJobError
@@ -70,7 +70,7 @@ def plane() -> Plane:
     plane = Plane()
     epoch = plane.start_job()
     plane.decide(commit(epoch, 0))
-    plane.settle(LinkClosed(link=LINK_B))
+    plane.settle(LinksClosed(links=(LINK_B,)))
     effects = plane.ask(forget())
     assert told(JobForgotten, effects).node_ids == ("a", "b")
     assert isinstance(effects[-1], StartOver)
@@ -102,7 +102,7 @@ class TestForgetting:
         """W7: without the note its rows would be those of a job to adopt."""
         plane.core.limit(ControlLimits(node_count_max=2))
         registered(plane, "b", node_register("b"))
-        plane.settle(LinkClosed(link=LINK_B))
+        plane.settle(LinksClosed(links=(LINK_B,)))
         plane.now_ns += GRACE_NS
         plane.settle(TimePassed())
         plane.hear(LinkId(30), node_register("c"))
@@ -174,7 +174,7 @@ class TestForgettingNodes:
         """B4: it is listed no more, and the next leader does not wait for it."""
         plane = Plane()
         plane.start_nodes()
-        plane.settle(LinkClosed(link=LINK_B))
+        plane.settle(LinksClosed(links=(LINK_B,)))
         answer = told(AwayNodeForgotten, plane.ask(forget_node()))
         assert (answer.request_id, answer.node_id) == (8, "b")
         assert node_path("b") not in plane.store
@@ -189,7 +189,7 @@ class TestForgettingNodes:
         """A slip of an operator costs nothing."""
         plane = Plane()
         plane.start_nodes()
-        plane.settle(LinkClosed(link=LINK_B))
+        plane.settle(LinksClosed(links=(LINK_B,)))
         plane.ask(forget_node())
         registered(plane, "b", node_register("b"))
         assert node_path("b") in plane.store
@@ -210,7 +210,7 @@ class TestForgettingNodes:
         """Its rows may be the only ones; the refusal says what becomes of them."""
         plane = Plane()
         plane.start_job()
-        plane.settle(LinkClosed(link=LINK_B))
+        plane.settle(LinksClosed(links=(LINK_B,)))
         error = refusal(plane.ask(forget_node()))
         assert isinstance(error, DidNotHappenError)  # it may be back
         plane.now_ns = GRACE_NS
@@ -256,5 +256,5 @@ class TestForgettingNodes:
         plane = Plane()
         plane.start_nodes()
         plane.ask(DrainNode(request_id=1, session=SESSION, node_id="b"))
-        plane.settle(LinkClosed(link=LINK_B))
+        plane.settle(LinksClosed(links=(LINK_B,)))
         assert told(AwayNodeForgotten, plane.ask(forget_node())).node_id == "b"

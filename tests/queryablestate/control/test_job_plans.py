@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from queryablestate.control.events import LinkClosed
+from queryablestate.control.events import LinksClosed
 from queryablestate.control.job_plans import job_plan
 from queryablestate.wire.job_plan import JobPlan, PlannedState, progress_after
 from queryablestate.wire.records import BatchDecided, StateDropped
@@ -89,7 +89,7 @@ class TestTelling:
         plane.plans.clear()
         plane.hear(LINK_A, node_register("a", positions={APP: 0}))
         assert list(plane.plans) == [(LINK_A, APP)]
-        plane.settle(LinkClosed(link=LINK_A))
+        plane.settle(LinksClosed(links=(LINK_A,)))
         plane.plans.clear()
         plane.new_run("run-2")
         assert list(plane.plans) == [(LINK_B, APP)]

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from nameservice.observation import JobStanding
-from queryablestate.control.events import LinkClosed
+from queryablestate.control.events import LinksClosed
 from queryablestate.wire.operation_messages import RescaleJob
 from tests.queryablestate.control_plane import (
     APP,
@@ -63,7 +63,7 @@ def test_a_node_that_is_away() -> None:
     plane = Plane()
     epoch = plane.start_job()
     plane.decide(commit(epoch, 0))
-    plane.settle(LinkClosed(link=LINK_B))
+    plane.settle(LinksClosed(links=(LINK_B,)))
     found = standing(plane)
     assert (found.copies, found.key_groups_unavailable, found.key_groups_short) == (
         2,
@@ -138,7 +138,7 @@ def test_how_far_nodes_are_behind() -> None:
     plane.decide(commit(epoch, 0))
     plane.decide(commit(epoch, 1))
     assert standing(plane).entries_behind == 0
-    plane.settle(LinkClosed(link=LINK_B))
+    plane.settle(LinksClosed(links=(LINK_B,)))
     assert standing(plane).entries_behind == 0
     plane.hear(LINK_B, node_register("b", positions={APP: 1}))
     assert standing(plane).entries_behind == 1

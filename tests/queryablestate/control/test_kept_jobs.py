@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from queryablestate.control.effects import ForgetNode
-from queryablestate.control.events import LinkClosed
+from queryablestate.control.events import LinksClosed
 from queryablestate.control.job.leader_paths import decode_node, node_path
 from queryablestate.control.kept_jobs import KeptJobs
 from queryablestate.control.limits import ControlLimits
@@ -107,7 +107,7 @@ class TestKept:
         """What nodes keep is written down with them."""
         plane = Plane()
         plane.hear(LINK_A, node_register("a", kept=(kept(APP),)))
-        plane.settle(LinkClosed(link=LINK_A))
+        plane.settle(LinksClosed(links=(LINK_A,)))
         assert problem(plane) is not None
         plane.next_leader()
         assert problem(plane) is not None
@@ -143,7 +143,7 @@ class TestKept:
         plane = Plane()
         plane.core.limit(ControlLimits(node_count_max=1))
         plane.hear(LINK_A, node_register("a", kept=(kept(APP),)))
-        plane.settle(LinkClosed(link=LINK_A))
+        plane.settle(LinksClosed(links=(LINK_A,)))
         (refused,) = sent(plane.hear(LINK_B, node_register("b")), LINK_B)
         assert getattr(refused, "reason", None) == "limit"
 

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
 from election import Delete, Put
 from nameservice import DidNotHappenError
 from nameservice.clock import NS_PER_MS
+from queryablestate.control import moves
+from queryablestate.control.assignment.reassignment import (
+    NodeStanding,
+    next_assignment,
+)
 from queryablestate.control.commit_verification import verify_id_of
 from queryablestate.control.effects import (
     ControlEffect,
@@ -17,17 +23,19 @@ from queryablestate.control.effects import (
     WriteStore,
 )
 from queryablestate.control.events import (
-    LinkClosed,
     LinkId,
+    LinksClosed,
     NodeSpoke,
     StoreFailed,
     StoreWritten,
     TimePassed,
     WriterAsked,
 )
+from queryablestate.control.job.job import Job
 from queryablestate.control.job.leader_paths import encode_record, node_path
 from queryablestate.control.limits import ControlLimits
 from queryablestate.control.membership import return_grace_ns
+from queryablestate.control.routes import RouteTable
 from queryablestate.wire.job_assignment import JobAssignment, WriterFence
 from queryablestate.wire.node_messages import (
     ApplyEntries,
@@ -135,7 +143,7 @@ class TestRegister:
         """S4: nothing that clients want keeps a node's rows from being read."""
         plane = Plane()
         plane.start_job()
-        plane.step(LinkClosed(link=LINK_B))
+        plane.step(LinksClosed(links=(LINK_B,)))
         drains = [
             WriterAsked(
                 link=OPERATOR,
@@ -202,7 +210,7 @@ class TestRegister:
         (refused,) = sent(plane.hear(AGAIN, message), AGAIN)
         assert isinstance(refused, NodeRefused)
         assert refused.reason == "name-taken"
-        plane.settle(LinkClosed(link=LINK_A))
+        plane.settle(LinksClosed(links=(LINK_A,)))
         assert sent(plane.hear(AGAIN, message), AGAIN) == [registered()]
 
     def test_who_has_gone_meanwhile_is_not_taken_for_present(self) -> None:
@@ -211,8 +219,8 @@ class TestRegister:
         (write,) = plane.step(spoke(LINK_A, node_register("a")))
         assert isinstance(write, WriteStore)
         assert plane.step(spoke(LINK_B, node_register("b"))) == ()
-        assert plane.step(LinkClosed(link=LINK_A)) == ()
-        assert plane.step(LinkClosed(link=LINK_B)) == ()
+        assert plane.step(LinksClosed(links=(LINK_A,))) == ()
+        assert plane.step(LinksClosed(links=(LINK_B,))) == ()
         assert plane.step(StoreWritten()) == ()
         assert plane.view.node_at(LINK_A) is None
         assert plane.view.node_at(LINK_B) is None
@@ -246,7 +254,7 @@ class TestRegister:
         plane.core.limit(ControlLimits(node_count_max=2))
         plane.start_job()
         assert is_refused_for_limit(plane.hear(AGAIN, node_register("c")))
-        plane.settle(LinkClosed(link=LINK_A))
+        plane.settle(LinksClosed(links=(LINK_A,)))
         assert is_refused_for_limit(plane.hear(AGAIN, node_register("c")))
         message = node_register("a", store_id="another")
         (answer, *_) = sent(plane.hear(LINK_A, message), LINK_A)
@@ -258,7 +266,7 @@ class TestRegister:
         plane.core.limit(ControlLimits(node_count_max=2))
         plane.start_nodes()
         assert is_refused_for_limit(plane.hear(AGAIN, node_register("c")))
-        plane.settle(LinkClosed(link=LINK_A))
+        plane.settle(LinksClosed(links=(LINK_A,)))
         (write,) = plane.step(spoke(AGAIN, node_register("c")))
         assert isinstance(write, WriteStore)
         record = NodeRecord(node_id="c", store_id="disk-of-c")
@@ -279,7 +287,7 @@ class TestRegister:
         """Whichever it was comes back over another."""
         plane = Plane()
         plane.step(spoke(LINK_A, node_register("a")))
-        plane.step(LinkClosed(link=LINK_A))
+        plane.step(LinksClosed(links=(LINK_A,)))
         failed = StoreFailed(error=DidNotHappenError("no"), is_certain=True)
         assert plane.step(failed) == ()
 
@@ -331,11 +339,11 @@ class TestPresence:
         plane.start_job()
         before = plane.core.locations[1]
         assert before.links == (LINK_A, LINK_B)
-        assert plane.step(LinkClosed(link=LINK_A)) == (
+        assert plane.step(LinksClosed(links=(LINK_A,))) == (
             ForgetNode(link=LINK_A, node_id="a"),
         )
         assert plane.core.locations[1].links == (None, LINK_B)
-        assert plane.step(LinkClosed(link=LINK_A)) == ()
+        assert plane.step(LinksClosed(links=(LINK_A,))) == ()
 
     @pytest.mark.proves("S1")
     @pytest.mark.parametrize("late_ns", [TIMEOUT_NS // 5 + 1, 100 * TIMEOUT_NS])
@@ -360,7 +368,7 @@ class TestPresence:
         """S1: a node that is back meanwhile has not been heard yet."""
         plane = Plane()
         plane.start_job()
-        plane.settle(LinkClosed(link=LINK_B))
+        plane.settle(LinksClosed(links=(LINK_B,)))
         due_ns = return_grace_ns(TIMEOUT_NS)
         assert plane.core.next_deadline_ns() == due_ns
         late_ns = TIMEOUT_NS // 2
@@ -483,3 +491,78 @@ class TestLost:
         asked = WriterAsked(link=DRIVER, request=draw(), wall_clock_us=WALL_US)
         assert len(plane.step(asked)) == 1
         assert plane.view.node_summaries(now_ns=0)[0].behind_counts == {APP: 0}
+
+
+@pytest.mark.proves("B2")
+class TestManyAtOnce:
+    """B2: nodes that die together cost as much as their number, and not its square."""
+
+    COUNT = 100
+
+    @pytest.fixture
+    def plane(self) -> Plane:
+        """A job on two nodes, and a hundred others without a part."""
+        plane = Plane()
+        plane.start_job()
+        for link in self.links:
+            plane.hear(link, node_register(f"spare-{link}"))
+        return plane
+
+    @property
+    def links(self) -> tuple[LinkId, ...]:
+        """Return the connections of those others."""
+        return tuple(LinkId(1_000 + number) for number in range(self.COUNT))
+
+    def test_moves_are_planned_once(
+        self, plane: Plane, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Each node is looked at once, and not once for each that has gone."""
+        made = 0
+
+        def standing(**known: Any) -> NodeStanding:
+            nonlocal made
+            made += 1
+            return NodeStanding(**known)
+
+        monkeypatch.setattr(moves, "NodeStanding", standing)
+        effects = plane.settle(LinksClosed(links=self.links))
+        assert [e.link for e in effects if isinstance(e, ForgetNode)] == [*self.links]
+        assert 0 < made <= 2 * (self.COUNT + 2)
+
+    def test_silent_ones_are_taken_for_away_together(
+        self, plane: Plane, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The same holds when no connection has closed."""
+        plane.now_ns += TIMEOUT_NS // 2
+        for name, link in (("a", LINK_A), ("b", LINK_B)):
+            plane.hear(link, heartbeat(name, 1))
+        planned = 0
+
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            nonlocal planned
+            planned += 1
+            return next_assignment(*args, **kwargs)
+
+        monkeypatch.setattr(moves, "next_assignment", counted)
+        plane.now_ns += TIMEOUT_NS // 2
+        effects = plane.settle(TimePassed())
+        assert sum(isinstance(e, ForgetNode) for e in effects) == self.COUNT
+        assert planned == 1
+
+    def test_routes_are_made_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Of a job that loses all of its nodes."""
+        plane = Plane()
+        plane.start_job()
+        located = 0
+        locate = RouteTable.locate
+
+        def counted(table: RouteTable, job: Job) -> None:
+            nonlocal located
+            located += 1
+            locate(table, job)
+
+        monkeypatch.setattr(RouteTable, "locate", counted)
+        plane.settle(LinksClosed(links=(LINK_A, LINK_B)))
+        assert located == 1
+        (route,) = plane.core.locations.values()
+        assert route.links == (None, None)

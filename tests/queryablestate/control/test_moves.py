@@ -16,8 +16,8 @@ from queryablestate.control.effects import (
     WriteStore,
 )
 from queryablestate.control.events import (
-    LinkClosed,
     LinkId,
+    LinksClosed,
     NodeSpoke,
     StoreFailed,
     StoreWritten,
@@ -327,7 +327,7 @@ class TestMove:
         plane, _ = start("a")
         join(plane, "b")
         plane.ask(rescale(2))
-        plane.settle(LinkClosed(link=LINK_A))
+        plane.settle(LinksClosed(links=(LINK_A,)))
         message = node_register("a", registration_id="later", positions={APP: 0})
         effects = plane.hear(LinkId(9), message)
         (part,) = parts(effects, LINK_B)
@@ -339,7 +339,7 @@ class TestMove:
         plane, _ = start("a")
         join(plane, "b")
         plane.ask(rescale(2))
-        plane.settle(LinkClosed(link=LINK_A))
+        plane.settle(LinksClosed(links=(LINK_A,)))
         effects = plane.hear(LinkId(9), node_register("b", positions={APP: 0}))
         registered = sent(effects, LinkId(9))[0]
         assert isinstance(registered, NodeRegistered)
@@ -408,7 +408,7 @@ class TestReplicas:
         plane, epoch = start("ab", replica_count=2)
         plane.ask(commit(epoch, 0))
         plane.hear(LINK_A, applied("a", 1))
-        effects = plane.settle(LinkClosed(link=LINK_B))
+        effects = plane.settle(LinksClosed(links=(LINK_B,)))
         # The other copy is asked meanwhile.  What it missed is not acknowledged.
         assert owners(plane) == ["ab"] * 4
         assert not answers(effects)
@@ -434,11 +434,11 @@ class TestReplicas:
         plane, epoch = start("ab", replica_count=2)
         plane.ask(commit(epoch, 0))
         plane.hear(LINK_A, applied("a", 1))
-        plane.settle(LinkClosed(link=LINK_B))
+        plane.settle(LinksClosed(links=(LINK_B,)))
         plane.now_ns = GRACE_NS - SECOND // 2
         plane.hear(LINK_B, node_register("b", positions={APP: 0}))
         plane.now_ns = GRACE_NS - 1
-        assert not answers(plane.settle(LinkClosed(link=LINK_B)))
+        assert not answers(plane.settle(LinksClosed(links=(LINK_B,))))
         plane.now_ns = GRACE_NS
         effects = plane.settle(TimePassed())
         assert told(BatchCommitted, effects).batch_id == 0
@@ -450,7 +450,7 @@ class TestReplicas:
         plane, epoch = start("ab", replica_count=2)
         plane.ask(commit(epoch, 0))
         plane.hear(LINK_B, applied("b", 1))
-        plane.settle(LinkClosed(link=LINK_B))
+        plane.settle(LinksClosed(links=(LINK_B,)))
         effects = plane.hear(LINK_A, applied("a", 1))
         assert told(BatchCommitted, effects).batch_id == 0
         effects = plane.hear(LINK_B, node_register("b", positions={APP: 1}))
@@ -462,7 +462,7 @@ class TestReplicas:
         plane, _ = start("ab", replica_count=2)
         plane.now_ns = TIMEOUT_NS - SECOND
         plane.hear(LINK_A, heartbeat("a", 1))
-        plane.settle(LinkClosed(link=LINK_B))
+        plane.settle(LinksClosed(links=(LINK_B,)))
         assert owners(plane) == ["ab"] * 4
         plane.now_ns = TIMEOUT_NS
         plane.settle(TimePassed())
@@ -472,7 +472,7 @@ class TestReplicas:
     def test_who_waits_for_its_turn_to_register_is_back(self) -> None:
         """S1: a write of the leader store that takes long costs no copy."""
         plane, _ = start("ab", replica_count=2)
-        _, write = plane.step(LinkClosed(link=LINK_B))
+        _, write = plane.step(LinksClosed(links=(LINK_B,)))
         assert isinstance(write, WriteStore)
         event = NodeSpoke(link=LINK_C, message=node_register("b", positions={APP: 0}))
         assert plane.step(event) == ()
@@ -482,11 +482,11 @@ class TestReplicas:
         plane.settle_rest(plane.step(StoreWritten()))
         assert owners(plane) == ["ab", "ab", "ba", "ba"]
         # One that gives up meanwhile is gone.
-        _, write = plane.step(LinkClosed(link=LINK_C))
+        _, write = plane.step(LinksClosed(links=(LINK_C,)))
         assert isinstance(write, WriteStore)
         plane.step(NodeSpoke(link=LINK_B, message=node_register("b")))
         plane.now_ns = 4 * GRACE_NS
-        plane.step(LinkClosed(link=LINK_B))
+        plane.step(LinksClosed(links=(LINK_B,)))
         plane.write(write)
         plane.settle_rest(plane.step(StoreWritten()))
         assert owners(plane) == ["a"] * 4
@@ -532,7 +532,7 @@ class TestReplicas:
         plane, _ = start("ab", replica_count=2)
         join(plane, "c")
         plane.ask(rescale(3))
-        effects = plane.settle(LinkClosed(link=LINK_A))
+        effects = plane.settle(LinksClosed(links=(LINK_A,)))
         (part,) = parts(effects, LINK_C)
         assert [source.node_id for source in part.sources] == ["b"]
 
@@ -582,12 +582,12 @@ class TestReplicas:
         plane, epoch = start("ab", replica_count=2)
         plane.ask(commit(epoch, 0))
         plane.hear(LINK_A, applied("a", 1))
-        plane.settle(LinkClosed(link=LINK_B))
+        plane.settle(LinksClosed(links=(LINK_B,)))
         plane.now_ns = GRACE_NS // 2
         for link in (LINK_B, LINK_B, LINK_C):
             plane.hear(link, node_register("b", positions={APP: 0}))
             assert owners(plane) == ["ab"] * 4
-        plane.settle(LinkClosed(link=LINK_C))
+        plane.settle(LinksClosed(links=(LINK_C,)))
         plane.now_ns = GRACE_NS
         effects = plane.settle(TimePassed())
         assert told(BatchCommitted, effects).batch_id == 0
@@ -597,12 +597,12 @@ class TestReplicas:
     def test_one_that_has_been_back_for_long_is_expected_again(self) -> None:
         """S1: though it has asked once more a moment ago."""
         plane, _ = start("ab", replica_count=2)
-        plane.settle(LinkClosed(link=LINK_B))
+        plane.settle(LinksClosed(links=(LINK_B,)))
         plane.hear(LINK_B, node_register("b", positions={APP: 0}))
         plane.now_ns = 2 * GRACE_NS
         plane.hear(LINK_A, heartbeat("a", 1))
         plane.hear(LINK_B, node_register("b", positions={APP: 0}))
-        plane.settle(LinkClosed(link=LINK_B))
+        plane.settle(LinksClosed(links=(LINK_B,)))
         plane.now_ns += GRACE_NS - 1
         plane.settle(TimePassed())
         assert owners(plane) == ["ab"] * 4
@@ -617,7 +617,7 @@ class TestReplicas:
         # It is further behind than entries are kept.
         plane.hear(LINK_B, node_register("b", positions={APP: 1}))
         plane.hear(LINK_B, applied("b", 103))
-        plane.settle(LinkClosed(link=LINK_B))
+        plane.settle(LinksClosed(links=(LINK_B,)))
         plane.hear(LINK_C, node_register("b", positions={APP: 103}))
         plane.hear(LINK_A, node_register("a", positions={APP: 103}))
         assert owners(plane) == ["a"] * 4
@@ -663,7 +663,7 @@ class TestReplicas:
         plane, epoch = start("ab", replica_count=2)
         for batch_id in range(103):
             plane.decide(commit(epoch, batch_id))
-        plane.settle(LinkClosed(link=LINK_B))
+        plane.settle(LinksClosed(links=(LINK_B,)))
         # It is further behind than entries are kept.
         effects = plane.hear(LINK_B, node_register("b", positions={APP: 1}))
         assert owners(plane) == ["a"] * 4
@@ -699,7 +699,7 @@ class TestFailing:
         plane, epoch = start("ab", replica_count=2)
         plane.ask(commit(epoch, 0))
         plane.hear(LINK_A, applied("a", 1))
-        plane.settle(LinkClosed(link=LINK_A))
+        plane.settle(LinksClosed(links=(LINK_A,)))
         plane.hear(LINK_B, applied("b", 0, failure="disk full"))
         plane.now_ns = GRACE_NS
         plane.settle(TimePassed())
@@ -715,7 +715,7 @@ class TestFailing:
         """S1: a node that has everything has no reason to say so again."""
         plane, epoch = start("ab", replica_count=2)
         plane.decide(commit(epoch, 0))
-        plane.settle(LinkClosed(link=LINK_A))
+        plane.settle(LinksClosed(links=(LINK_A,)))
         plane.hear(LINK_B, applied("b", 0, failure="disk full"))
         plane.now_ns = GRACE_NS
         plane.settle(TimePassed())
@@ -778,7 +778,7 @@ class TestStore:
     def test_a_write_that_did_not_happen_is_tried_again(self) -> None:
         """After a pause; none is told anything before."""
         plane, _ = start("ab", replica_count=2)
-        plane.settle(LinkClosed(link=LINK_B))
+        plane.settle(LinksClosed(links=(LINK_B,)))
         plane.now_ns = GRACE_NS
         (write,) = plane.step(TimePassed())
         assert isinstance(write, WriteStore)
@@ -794,11 +794,11 @@ class TestStore:
     def test_what_happens_during_a_write_is_looked_at_after_it(self) -> None:
         """A node that dies meanwhile is not left in."""
         plane, _ = start("abc", replica_count=2)
-        plane.settle(LinkClosed(link=LINK_B))
+        plane.settle(LinksClosed(links=(LINK_B,)))
         plane.now_ns = GRACE_NS
         (write,) = plane.step(TimePassed())
         assert isinstance(write, WriteStore)
-        assert plane.step(LinkClosed(link=LINK_C))[1:] == ()
+        assert plane.step(LinksClosed(links=(LINK_C,)))[1:] == ()
         plane.now_ns = 2 * GRACE_NS
         assert plane.step(TimePassed()) == ()
         plane.write(write)
@@ -1148,12 +1148,12 @@ class TestDrain:
         plane.core.limit(ControlLimits(node_count_max=2))
         plane.hear(LINK_B, leave("b"))
         plane.hear(LINK_A, copied("a", 2, 2, 3))
-        plane.settle(LinkClosed(link=LINK_B))
+        plane.settle(LinksClosed(links=(LINK_B,)))
         (refused,) = sent(join(plane, "c"), LINK_C)
         assert isinstance(refused, NodeRefused)
         plane.ask(commit(epoch, 0, assignment_version=1))
         plane.hear(LINK_B, node_register("b"))
-        plane.settle(LinkClosed(link=LINK_B))
+        plane.settle(LinksClosed(links=(LINK_B,)))
         registered, *_ = sent(join(plane, "c"), LINK_C)
         assert isinstance(registered, NodeRegistered)
 
@@ -1163,12 +1163,12 @@ class TestDrain:
         plane, epoch = start("ab")
         plane.hear(LINK_B, leave("b"))
         plane.hear(LINK_A, copied("a", 2, 2, 3))
-        plane.settle(LinkClosed(link=LINK_B))
+        plane.settle(LinksClosed(links=(LINK_B,)))
         forget = ForgetAwayNode(request_id=7, session=SESSION, node_id="b")
         assert isinstance(refusal(plane.ask(forget)), DidNotHappenError)
         plane.ask(commit(epoch, 0, assignment_version=1))
         plane.hear(LINK_B, node_register("b"))
-        plane.settle(LinkClosed(link=LINK_B))
+        plane.settle(LinksClosed(links=(LINK_B,)))
         assert told(AwayNodeForgotten, plane.ask(forget)).node_id == "b"
 
     @pytest.mark.proves("O6")
@@ -1201,7 +1201,7 @@ class TestDrain:
     def test_who_is_expected_may_take_over(self) -> None:
         """S4: its connection broke for a moment; then it has what is in sync."""
         plane, _ = start("ab", replica_count=2)
-        plane.settle(LinkClosed(link=LINK_A))
+        plane.settle(LinksClosed(links=(LINK_A,)))
         effects = plane.hear(LINK_B, leave("b"))
         assert emptied("nobody") not in sent(effects, LINK_B)
         plane.hear(LINK_A, node_register("a", positions={APP: 0}))
@@ -1209,13 +1209,13 @@ class TestDrain:
         assert owners(plane) == ["a"] * 4
         # Or it is not back in time, or is to be emptied itself.
         plane, _ = start("ab", replica_count=2)
-        plane.settle(LinkClosed(link=LINK_A))
+        plane.settle(LinksClosed(links=(LINK_A,)))
         plane.hear(LINK_B, leave("b"))
         plane.now_ns = GRACE_NS
         assert emptied("nobody") in sent(plane.settle(TimePassed()), LINK_B)
         plane, _ = start("ab", replica_count=2)
         plane.hear(LINK_A, leave("a"))
-        plane.settle(LinkClosed(link=LINK_A))
+        plane.settle(LinksClosed(links=(LINK_A,)))
         assert emptied("nobody") in sent(plane.hear(LINK_B, leave("b")), LINK_B)
 
     @pytest.mark.proves("S2")
@@ -1258,7 +1258,7 @@ class TestDrain:
         plane, _ = start("ab")
         plane.hear(LINK_B, leave("b"))
         plane.hear(LINK_A, copied("a", 2, 2, 3))
-        plane.settle(LinkClosed(link=LINK_B))
+        plane.settle(LinksClosed(links=(LINK_B,)))
         effects = join(plane, "b", registration_id="later")
         assert emptied("empty") not in sent(effects, LINK_B)
         assert len(parts(effects, LINK_B)[0].joining) == 2
@@ -1268,7 +1268,7 @@ class TestDrain:
         """O6: another one is to have what it had, as soon as it is back."""
         plane, _ = start("ab")
         join(plane, "c")
-        plane.settle(LinkClosed(link=LINK_B))
+        plane.settle(LinksClosed(links=(LINK_B,)))
         assert assignment(plane).version == 1
         plane.ask(drain("b"))
         record = assignment(plane)
@@ -1325,7 +1325,7 @@ class TestDrain:
         )
         assert isinstance(write, WriteStore)
         assert plane.step(held) == ()
-        plane.step(LinkClosed(link=LINK_B))
+        plane.step(LinksClosed(links=(LINK_B,)))
         plane.write(write)
         plane.settle_rest(plane.step(StoreWritten()))
         assert not any(one.is_draining for one in plane.view.node_summaries(now_ns=0))

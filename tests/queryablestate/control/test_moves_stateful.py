@@ -17,8 +17,8 @@ from queryablestate.control.effects import (
     WriteStore,
 )
 from queryablestate.control.events import (
-    LinkClosed,
     LinkId,
+    LinksClosed,
     NodeSpoke,
     StoreFailed,
     StoreWritten,
@@ -292,7 +292,7 @@ class World:
         node.inbox.clear()
         node.outbox.clear()
         node.part = None
-        self.step(LinkClosed(link=link))
+        self.step(LinksClosed(links=(link,)))
 
     def replace_disk(self, node: Node) -> None:
         """Give a node another disk, an empty one."""

@@ -15,7 +15,7 @@ def test_known_is_not_present() -> None:
     """A node that was written down may be away."""
     table = NodeTable([NodeRecord(node_id="b", store_id="disk")])
     table.record(NodeRecord(node_id="a", store_id="disk"))
-    assert table.known_ids == ["a", "b"]
+    assert list(table.known_ids) == ["a", "b"]
     assert table.store_id_of("b") == "disk"
     assert table.store_id_of("c") is None
     assert table.present("a") is None

@@ -158,7 +158,7 @@ class TestTime:
         batches = informed()
         draw(batches, 1)
         bind(batches, 1, now_ns=500 * SECOND)
-        batches.link_closed(DRIVER, now_ns=500 * SECOND)
+        batches.links_closed({DRIVER}, now_ns=500 * SECOND)
         bind(batches, 1, now_ns=550 * SECOND)
         assert batches.next_deadline_ns() == 1_150 * SECOND
         bind(batches, 1, now_ns=0)
@@ -169,7 +169,7 @@ class TestTime:
         batches = informed()
         draw(batches, 1)
         draw(batches, 2, link=OTHER)
-        batches.link_closed(DRIVER, now_ns=20 * SECOND)
+        batches.links_closed({DRIVER}, now_ns=20 * SECOND)
         assert batches.next_deadline_ns() == 80 * SECOND
         assert batches.expire(now_ns=80 * SECOND)
         assert batches.count_at("a", jobs()) == 1

@@ -22,8 +22,8 @@ from queryablestate import (
 from queryablestate.control.assignment.assignment import held_by
 from queryablestate.control.effects import RefuseWriter, SendToNode, StartOver
 from queryablestate.control.events import (
-    LinkClosed,
     LinkId,
+    LinksClosed,
     NodeSpoke,
     StoreFailed,
     TimePassed,
@@ -327,7 +327,7 @@ class TestRestoring:
     def test_whoever_asks_again_is_told_that_it_is_done(self, plane: Plane) -> None:
         """By another leader, too; under another id the job is simply there."""
         plane.settle(asked())
-        plane.settle(LinkClosed(link=OPERATOR))
+        plane.settle(LinksClosed(links=(OPERATOR,)))
         plane.settle(asked(link=LinkId(12)))
         plane.settle(loaded("a"))
         plane.settle(loaded("b"))
@@ -412,11 +412,11 @@ class TestFailing:
         ("event", "kind"),
         [
             (loaded("a", failure="a damaged file"), StorageError),
-            (LinkClosed(link=LINK_A), StateUnavailableError),
+            (LinksClosed(links=(LINK_A,)), StateUnavailableError),
         ],
     )
     def test_a_part_that_fails_fails_the_whole(
-        self, plane: Plane, event: NodeSpoke | LinkClosed, kind: type[NameServiceError]
+        self, plane: Plane, event: NodeSpoke | LinksClosed, kind: type[NameServiceError]
     ) -> None:
         """Those who are there are told to drop it; and it can be tried again."""
         plane.settle(asked())

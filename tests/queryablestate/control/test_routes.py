@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from queryablestate.control.events import LinkClosed, LinkId
+from queryablestate.control.events import LinkId, LinksClosed
 from queryablestate.control.job.job import Job
 from queryablestate.control.node_table import NodeTable
 from queryablestate.control.routes import KvStateLocation, RouteTable
@@ -18,6 +18,7 @@ from tests.queryablestate.control_plane import (
     Plane,
     commit,
     drop,
+    heartbeat,
     node_register,
 )
 from tests.queryablestate.moving_plane import MovingPlane, assignment
@@ -50,7 +51,7 @@ def test_routes_follow_states_nodes_and_assignments() -> None:
     plane.start_job(states={"aircraft": VALUE, "log": LIST})
     routes = plane.core.locations
     assert sorted(routes) == [1, 2]
-    plane.settle(LinkClosed(link=LINK_B))
+    plane.settle(LinksClosed(links=(LINK_B,)))
     assert [route.links for route in routes.values()] == [(LINK_A, None)] * 2
     plane.hear(LINK_B, node_register("b"))
     plane.ask(drop())
@@ -190,3 +191,49 @@ def _sole(plane: MovingPlane) -> tuple[tuple[int, ...], ...]:
     """Return what only one node could answer for, by who is there now."""
     plane.control.routes.locate(plane.control.job(APP))
     return plane.control.routes.locations[1].sole_key_groups
+
+
+class TestVersion:
+    """Whether a route is another one is told without a look at each."""
+
+    def test_what_is_as_it_was_has_the_same_version(self) -> None:
+        """And stays the same object, so that who has seen it knows it."""
+        plane = Plane()
+        plane.start_job(states={"aircraft": VALUE, "log": LIST})
+        job = plane.core._control.jobs[APP]
+        routes = plane.core._control.routes
+        version, before = routes.version, dict(routes.locations)
+        routes.locate(job)
+        assert routes.version == version
+        assert all(routes.locations[number] is before[number] for number in before)
+        assert list(routes.locations) == list(before)
+
+    def test_what_is_another_has_another(self) -> None:
+        """A batch, a node that goes, one that comes, a state that is dropped."""
+        plane = Plane()
+        epoch = plane.start_job(states={"aircraft": VALUE, "log": LIST})
+        routes = plane.core._control.routes
+        versions = [routes.version]
+        log = routes.locations[2]
+        plane.decide(commit(epoch, 6))
+        versions.append(routes.version)
+        assert routes.locations[2] is log  # the batch is none of it
+        plane.settle(LinksClosed(links=(LINK_B,)))
+        versions.append(routes.version)
+        plane.hear(LINK_B, node_register("b"))
+        versions.append(routes.version)
+        plane.ask(drop())
+        versions.append(routes.version)
+        plane.ask(drop("log"))
+        versions.append(routes.version)
+        assert versions == sorted(set(versions))
+
+    def test_strangers_change_nothing(self) -> None:
+        """What they close, and what they say, is no news of any route."""
+        plane = Plane()
+        plane.start_job()
+        reach = plane.core.reach(now_ns=plane.now_ns)
+        plane.settle(LinksClosed(links=(LinkId(77), LinkId(78))))
+        plane.hear(LinkId(79), heartbeat("x", 1))
+        plane.hear(LINK_A, heartbeat("a", 1))
+        assert plane.core.reach(now_ns=plane.now_ns) == reach

@@ -20,8 +20,8 @@ from queryablestate.control.effects import (
     WriteStore,
 )
 from queryablestate.control.events import (
-    LinkClosed,
     LinkId,
+    LinksClosed,
     NodeSpoke,
     StoreFailed,
     TimePassed,
@@ -166,7 +166,7 @@ class TestTaking:
     def test_whoever_asks_again_waits_for_the_same(self, plane: Plane) -> None:
         """Over another connection, before it is done or after."""
         plane.settle(asked())
-        plane.settle(LinkClosed(link=OPERATOR))
+        plane.settle(LinksClosed(links=(OPERATOR,)))
         plane.settle(written("a", 2))
         plane.settle(written("b", 2))
         effects = plane.settle(asked(link=LinkId(12)))
@@ -202,7 +202,7 @@ class TestFailing:
     @pytest.mark.proves("S5")
     def test_a_node_that_is_away(self, plane: Plane) -> None:
         """Its key groups cannot be written; no entry is made."""
-        plane.settle(LinkClosed(link=LINK_B))
+        plane.settle(LinksClosed(links=(LINK_B,)))
         effects = plane.settle(asked())
         error = refusal(effects)
         assert isinstance(error, StateUnavailableError)
@@ -215,7 +215,7 @@ class TestFailing:
         assert isinstance(refusal(plane.settle(asked())), DidNotHappenError)
         plane.hear(LINK_A, node_register("a", positions={APP: 1}))
         plane.hear(LINK_B, node_register("b", positions={APP: 1}))
-        plane.settle(LinkClosed(link=LINK_B))  # it changes its connection, too
+        plane.settle(LinksClosed(links=(LINK_B,)))  # it changes its connection, too
         assert isinstance(refusal(plane.settle(asked())), DidNotHappenError)
         plane.hear(LINK_B, node_register("b", positions={APP: 1}))
         assert (LINK_B, WriteSnapshot) in told_nodes(plane.settle(asked()))
@@ -225,11 +225,11 @@ class TestFailing:
         ("event", "kind"),
         [
             (written("a", 2, failure="the disk is full"), StorageError),
-            (LinkClosed(link=LINK_A), StateUnavailableError),
+            (LinksClosed(links=(LINK_A,)), StateUnavailableError),
         ],
     )
     def test_a_part_that_fails_fails_the_whole(
-        self, plane: Plane, event: NodeSpoke | LinkClosed, kind: type[NameServiceError]
+        self, plane: Plane, event: NodeSpoke | LinksClosed, kind: type[NameServiceError]
     ) -> None:
         """A node says so, or goes away."""
         plane.settle(asked())

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from queryablestate.control.effects import AnswerWriter, SendToNode, StartOver
 from queryablestate.control.events import (
-    LinkClosed,
     LinkId,
+    LinksClosed,
     TimePassed,
     WriterAsked,
 )
@@ -182,7 +182,7 @@ class TestDroppedStates:
         """Without the note, its rows would be taken for those of a lost history."""
         plane = Plane()
         empty(plane)
-        plane.settle(LinkClosed(link=LINK_B))
+        plane.settle(LinksClosed(links=(LINK_B,)))
         pass_time(plane, 2 * UNUSED_NS)
         message = node_register("b", positions={APP: 2})
         origin = JobOrigin(job_number=1)

@@ -18,7 +18,13 @@ from nameservice import (
     UnreachableError,
 )
 from queryablestate.control.core import ControlCore
-from queryablestate.control.events import LinkId, NodeSpoke, WriterAsked
+from queryablestate.control.events import (
+    ControlEvent,
+    LinkId,
+    NodeSpoke,
+    TimePassed,
+    WriterAsked,
+)
 from queryablestate.control.limits import ControlLimits
 from queryablestate.proxy.leadership import ProxyControl
 from queryablestate.wire.clients import (
@@ -65,6 +71,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     import msgspec
+
+    from queryablestate.control.effects import ControlEffect
 
 
 @final
@@ -295,7 +303,7 @@ class TestLeading:
     def test_without_a_core_nothing_happens(self, proxy: Proxy) -> None:
         """One that speaks then is answered elsewhere."""
         proxy.beat()
-        proxy.control.link_closed(LINK_A)
+        proxy.control.links_closed([LINK_A])
         proxy.control.advance(now_ns=proxy.clock.now_ns())
         assert proxy.sent == []
         assert proxy.control.next_deadline_ns(is_anybody_parked=True) is None
@@ -412,7 +420,7 @@ class TestWaiting:
         """And takes no room."""
         proxy.lead()
         proxy.ask(commit(1, 0, stage(1, a=1), request_id=9))
-        proxy.control.link_closed(DRIVER)
+        proxy.control.links_closed([DRIVER])
         assert proxy.control.waiting_count == 0
         proxy.control.stop()
         assert proxy.answers() == []
@@ -424,7 +432,7 @@ class TestWaiting:
             proxy.ask(commit(1, 0, stage(1, a=1), request_id=number))
         with pytest.raises(DidNotHappenError):
             proxy.ask(draw(request_id=6))
-        proxy.control.link_closed(DRIVER)
+        proxy.control.links_closed([DRIVER])
         proxy.ask(draw(request_id=7))
 
     def test_one_that_is_repeated_takes_one_place(self, proxy: Proxy) -> None:
@@ -503,6 +511,22 @@ class TestFullQueue:
         proxy.beat()
         (refused,) = proxy.answers(LINK_A)
         assert refused == NodeRefused(reason="unknown", detail="register first")
+
+    @pytest.mark.proves("B2")
+    def test_all_that_take_no_more_are_closed_at_once(self, proxy: Proxy) -> None:
+        """B2: what follows for the others is worked out once."""
+        proxy.lead()
+        proxy.register()
+        proxy.register("b", LINK_B)
+        proxy.full.update((LINK_A, LINK_B))
+        proxy.look_count = 0
+        proxy.beat()
+        proxy.beat("b", LINK_B)
+        with capture_logs():
+            proxy.run()
+        assert proxy.left == [LINK_A, LINK_B]
+        assert proxy.look_count == 1
+        assert not proxy._calls
 
 
 class TestStoreInDoubt:
@@ -626,7 +650,7 @@ class TestHeldAnswers:
 
     def test_who_left_is_told_nothing(self, forgetting: Proxy) -> None:
         """And takes no place any more."""
-        forgetting.control.link_closed(DRIVER)
+        forgetting.control.links_closed([DRIVER])
         assert forgetting.control.waiting_count == 0
         forgetting.clock.advance(SECOND)
         forgetting.control.advance(now_ns=forgetting.clock.now_ns())
@@ -726,17 +750,83 @@ class TestLooks:
             proxy.beat("x", LINK_B)
         assert proxy.look_count == 0
 
-    def test_when_a_node_leaves_and_when_time_passes(self, proxy: Proxy) -> None:
-        """Then none may be coming any more."""
+    def test_when_a_node_leaves(self, proxy: Proxy) -> None:
+        """Then it may not be the one any more."""
         proxy.lead()
         proxy.register()
         proxy.look_count = 0
         with capture_logs():
-            proxy.control.link_closed(LINK_A)
+            proxy.control.links_closed([LINK_A])
         assert proxy.left == [LINK_A]
         assert proxy.look_count == 1
-        proxy.control.advance(now_ns=proxy.clock.now_ns())
-        assert proxy.look_count == 2
+
+    def test_when_a_batch_is_decided(self, proxy: Proxy) -> None:
+        """It may be the one that is waited for."""
+        proxy.lead()
+        proxy.register()
+        proxy.register("b", LINK_B)
+        proxy.look_count = 0
+        proxy.ask(commit(1, 0))
+        assert proxy.look_count == 0
+        proxy.run()
+        assert proxy.look_count == 1
+
+    def test_when_a_node_is_not_taken_in_after_all(self, proxy: Proxy) -> None:
+        """S2: it was coming, and what waits for it is refused now."""
+        proxy.lead()
+        proxy.register()
+        proxy.clock.advance(TIMEOUT_NS)
+        with capture_logs():
+            proxy.control.advance(now_ns=proxy.clock.now_ns())
+        core = proxy.control.core
+        assert core is not None
+        now_ns = proxy.clock.now_ns()
+        proxy.register("new", OPERATOR)  # its name is to be written down first
+        assert not core.takes_for_away("new", now_ns)
+        proxy.look_count = 0
+        proxy.control.links_closed([OPERATOR])
+        assert core.takes_for_away("new", now_ns)
+        assert proxy.look_count == 1
+
+    @pytest.mark.proves("B2")
+    def test_not_for_connections_that_close(self, proxy: Proxy) -> None:
+        """B2: strangers can close them by the thousand."""
+        proxy.lead()
+        proxy.register()
+        proxy.look_count = 0
+        for number in range(100):
+            proxy.control.links_closed([LinkId(1_000 + number)])
+        assert proxy.look_count == 0
+
+    @pytest.mark.proves("B2")
+    def test_not_for_reads_that_are_late(
+        self, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """B2: nor is the control plane told, to which they are nothing."""
+        proxy.lead()
+        proxy.register()
+        events: list[ControlEvent] = []
+        step = ControlCore.step
+
+        def noted(
+            core: ControlCore, event: ControlEvent, *, now_ns: int
+        ) -> tuple[ControlEffect, ...]:
+            events.append(event)
+            return step(core, event, now_ns=now_ns)
+
+        monkeypatch.setattr(ControlCore, "step", noted)
+        proxy.look_count = 0
+        for _ in range(100):
+            proxy.clock.advance(1_000)
+            proxy.control.advance(now_ns=proxy.clock.now_ns())
+        assert events == []
+        assert proxy.look_count == 0
+        deadline_ns = proxy.control.next_deadline_ns(is_anybody_parked=False)
+        assert deadline_ns is not None
+        proxy.clock.advance(deadline_ns - proxy.clock.now_ns())
+        with capture_logs():
+            proxy.control.advance(now_ns=deadline_ns)
+        assert events == [TimePassed()]
 
     def test_no_later_than_when_it_has_settled(self, proxy: Proxy) -> None:
         """S2: after one session timeout a node that is not here is away."""
@@ -753,7 +843,9 @@ class TestLooks:
         assert proxy.control.core is not None
         assert proxy.control.core.takes_for_away("a", deadline_ns)
         assert not proxy.control.core.takes_for_away("a", deadline_ns - 1)
+        proxy.look_count = 0
         with capture_logs():
             proxy.control.advance(now_ns=deadline_ns)
+        assert proxy.look_count == 1
         # What is parked then waits for something else: that moment is over.
         assert proxy.control.next_deadline_ns(is_anybody_parked=True) is None

@@ -17,6 +17,8 @@ from queryablestate import (
     DeadlineExceededError,
     StateUnavailableError,
 )
+from queryablestate.control.core import ControlCore
+from queryablestate.control.events import ControlEvent, LinkId, LinksClosed
 from queryablestate.proxy.config import ProxyConfig
 from queryablestate.wire.clients import (
     CommitBatch,
@@ -445,6 +447,31 @@ class TestQuestions:
                 node.receive_question()
             assert figure(stage, "questions_pending") == 5
         wait_until(lambda: figure(stage, "questions_pending") == 0)
+
+
+class TestClosings:
+    @pytest.mark.proves("B2")
+    def test_what_has_closed_in_one_turn_is_one_step(
+        self,
+        stage: ProxyStage,
+        node: ScriptedNode,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """B2: many nodes that die together are not worked out one after the other."""
+        running = stage.proxy._running
+        assert running is not None
+        events: list[ControlEvent] = []
+        step = ControlCore.step
+
+        def noted(core: ControlCore, event: ControlEvent, *, now_ns: int) -> Any:
+            events.append(event)
+            return step(core, event, now_ns=now_ns)
+
+        monkeypatch.setattr(ControlCore, "step", noted)
+        links = tuple(LinkId(1_000 + number) for number in range(100))
+        running.loop.call(lambda: running._links_closed(links), target="the proxy")
+        closings = [one for one in events if isinstance(one, LinksClosed)]
+        assert closings == [LinksClosed(links=links)]
 
 
 class TestSettling:

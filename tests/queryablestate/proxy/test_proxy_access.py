@@ -10,6 +10,7 @@ import contextlib
 import socket
 import threading
 import time
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -19,8 +20,9 @@ from structlog.testing import capture_logs
 
 from nameservice import AuthenticationError, NameServiceError, UnreachableError
 from queryablestate import AccessDeniedError, DeadlineExceededError, RateLimitedError
+from queryablestate.client.calls import ProxyConnection
 from queryablestate.client.client import QueryableStateClient
-from queryablestate.connect.credentials import Credentials
+from queryablestate.connect.credentials import Credentials, as_credentials
 from queryablestate.node.config import NodeConfig
 from queryablestate.node.node import StateNode
 from queryablestate.proxy.access import AccessList, CallerEntry, token_sha256
@@ -43,8 +45,9 @@ from queryablestate.wire.node_messages import (
 )
 from queryablestate.wire.questions import Ask, GetValues, Refusal
 from queryablestate.wire.refusals import STALE_ROUTE, UNKNOWN_SESSION, error_of
+from queryablestate.writer.writer import StateWriter
 from tests.queryablestate.proxy_peers import ScriptedNode, ScriptedPeer, is_refused
-from tests.queryablestate.proxy_stage import JOB, STATE, ProxyStage
+from tests.queryablestate.proxy_stage import JOB, SCHEMA, STATE, ProxyStage
 from tests.recording import wait_until
 from zmqtransport import CurveKeyPair, KeyFiles, write_key_pair
 
@@ -268,6 +271,43 @@ class TestRights:
                 without = AccessList(callers=(PEOPLE[0], *PEOPLE[2:]))
                 stage.proxy.reconfigure(ProxyConfig(access=without))
                 publisher.write({STATE: [("a", 2)]})
+                waiter.join(30)
+            (error,) = found
+            assert isinstance(error, AccessDeniedError | AuthenticationError)
+
+    @pytest.mark.proves("C1", "C4")
+    def test_who_waits_for_the_first_batch_is_judged_at_once(
+        self, tmp_path: Path
+    ) -> None:
+        """C1, C4: a caller that is taken off does not wait until its deadline."""
+        config = ProxyConfig(access=ACCESS)
+        with ProxyStage(tmp_path, config, token=OPERATOR) as stage:
+            proxy = ProxyConnection(stage.config, as_credentials(OPERATOR))
+            StateWriter(proxy).begin(
+                JOB,
+                {STATE: SCHEMA},
+                query_id="query",
+                run_id=str(uuid.uuid4()),
+                max_parallelism=4,
+                on_new_query="refuse",
+                timeout_seconds=30,
+            )
+            proxy.close()  # it has written nothing yet
+            found: list[object] = []
+
+            def wait() -> None:
+                try:
+                    found.append(reader.lookup(JOB, STATE, "a", min_batch_id=0))
+                except NameServiceError as error:
+                    found.append(error)
+
+            with client(stage, "reader") as reader:
+                waiter = threading.Thread(target=wait)
+                waiter.start()
+                wait_until(lambda: stage.proxy.status()["questions_parked"] == 1)
+                without = AccessList(callers=(PEOPLE[0], *PEOPLE[2:]))
+                stage.proxy.reconfigure(ProxyConfig(access=without))
+                assert stage.proxy.status()["questions_parked"] == 0
                 waiter.join(30)
             (error,) = found
             assert isinstance(error, AccessDeniedError | AuthenticationError)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -184,6 +184,28 @@ def question(
         min_generation=min_generation,
         asker="connection 1",
     )
+
+
+class CountedCalls:
+    """
+    A method that is called as before, and counted.
+
+    Attributes:
+        count: How often.
+    """
+
+    def __init__(self, called: Callable[..., object]) -> None:
+        self._called = called
+        self.count = 0
+
+    def method(self) -> Callable[..., object]:
+        """Return what takes its place in the class."""
+
+        def counted(*arguments: object) -> object:
+            self.count += 1
+            return self._called(*arguments)
+
+        return counted
 
 
 def refusal(outgoing: Sequence[Outgoing]) -> Refusal:
@@ -846,6 +868,46 @@ class TestShares:
         (out,) = reads.ask(ask(request_id=10_000, min_batch_id=0))
         assert (out.link, refusal([out]).request_id) == (CLIENT, 10_000)
 
+    @pytest.mark.proves("B2")
+    def test_what_waits_is_not_looked_at_for_what_others_do(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """B2: a hundred connections that close cost nothing for each that waits."""
+        looked = CountedCalls(AccessList.may)
+        reads = Reads()
+        reads.locations[5] = location(batch_id=None)
+        for number in range(1_000):
+            assert reads.ask(ask(request_id=number, min_batch_id=0)) == []
+        reads.locations[6] = evolve(location(), state_number=6)
+        monkeypatch.setattr(AccessList, "may", looked.method())
+        for number in range(100):
+            assert reads.router.client_left(LinkId(100 + number)) == []
+            assert reads.look_again(now_ns=number, is_settled=True) == []
+        assert looked.count == 0
+        reads.locations[6] = evolve(location(batch_id=4), state_number=6)
+        assert reads.look_again(now_ns=100, is_settled=True) == []
+        assert looked.count == 0
+        reads.locations[5] = location(batch_id=0)
+        asked = reads.look_again(now_ns=101, is_settled=True)
+        assert (len(asked), looked.count) == (1_000, 1_000)
+
+    @pytest.mark.proves("B2")
+    def test_who_waits_on_keeps_its_place(self) -> None:
+        """B2: a look makes nothing newer than what came after it."""
+        reads = Reads(pending_count_max=200_000)
+        reads.locations[5] = location(links=(None, None))
+        for number in range(10_000):
+            asked = ask(request_id=number, node_index=number % 2)
+            assert reads.ask(asked, is_settled=False) == []
+        reads.locations[5] = location(links=(NODE_A, None))
+        gone_on = reads.look_again(now_ns=1, is_settled=False)
+        assert {one.link for one in gone_on} == {NODE_A}
+        for number in range(10_000, 15_000):
+            later = ask(request_id=number, node_index=1)
+            assert reads.ask(later, is_settled=False) == []
+        (out,) = reads.ask(ask(node_index=1), client=OTHER, is_settled=False)
+        assert (out.link, refusal([out]).request_id) == (CLIENT, 14_999)
+
     def test_parked_questions_have_a_size(self) -> None:
         """What waits for nodes takes so much memory and no more."""
         reads = Reads()
@@ -897,6 +959,19 @@ class TestShares:
         )
         refused = refusal(reads.look_again(now_ns=1, is_settled=False))
         assert refused.code == STALE_ROUTE
+
+    @pytest.mark.proves("C1")
+    def test_what_is_parked_is_judged_by_another_list(self) -> None:
+        """C1: who has lost the right waits no longer, though its node is away still."""
+        reads = Reads()
+        reads.locations[5] = location(links=(None, NODE_B))
+        reads.ask(ask(request_id=4), is_settled=False)
+        assert reads.router.look_at_all(now_ns=1) == []
+        entry = CallerEntry(name="x", token_sha256=token_sha256("x"), read=["a/b"])
+        reads.router.replace_access(AccessList(callers=[entry]))
+        refused = refusal(reads.router.look_at_all(now_ns=1))
+        assert (refused.request_id, refused.code) == (4, STALE_ROUTE)
+        assert reads.router.parked_count == 0
 
     @pytest.mark.proves("C1")
     def test_a_question_that_waits_at_its_node_needs_its_right(self) -> None:
