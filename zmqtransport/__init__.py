@@ -52,6 +52,7 @@ if TYPE_CHECKING:
         load_public_keys,
         write_key_pair,
     )
+    from zmqtransport.deaf_peers import DeafPeers
     from zmqtransport.dealer import Dealer
     from zmqtransport.endpoints import Endpoint, parse_endpoint
     from zmqtransport.forked_child import (
@@ -92,6 +93,7 @@ if TYPE_CHECKING:
         translate_zmq_errors,
     )
     from zmqtransport.tcp_counters import TCPProgress, tcp_progress
+    from zmqtransport.unread_answers import UnreadAnswers
 
 
 __all__ = [
@@ -114,6 +116,7 @@ __all__ = [
     "ConnectionMonitor",
     "ConnectionOpened",
     "CurveKeyPair",
+    "DeafPeers",
     "Dealer",
     "Endpoint",
     "HandshakeFailed",
@@ -134,6 +137,7 @@ __all__ = [
     "SocketLimits",
     "TCPProgress",
     "TruncatedMessageError",
+    "UnreadAnswers",
     "WrongMagicError",
     "WrongVersionError",
     "ZMQContext",
@@ -210,6 +214,7 @@ __getattr__, __dir__ = lazy_face(
             "load_public_keys",
             "write_key_pair",
         ),
+        "zmqtransport.deaf_peers": ("DeafPeers",),
         "zmqtransport.dealer": ("Dealer",),
         "zmqtransport.endpoints": (
             "Endpoint",
@@ -262,5 +267,6 @@ __getattr__, __dir__ = lazy_face(
             "TCPProgress",
             "tcp_progress",
         ),
+        "zmqtransport.unread_answers": ("UnreadAnswers",),
     },
 )

@@ -19,7 +19,7 @@ from zmqtransport.tcp_counters import tcp_progress
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from zmqtransport.connections import ConnectionEvent, ConnectionId
     from zmqtransport.tcp_counters import TCPProgress
@@ -99,6 +99,19 @@ class BytesInFlight:
         """Return what a connection has not written, as far as is known."""
         connection = self._connections.get(connection_id)
         return 0 if connection is None else connection.size_bytes
+
+    def above(self, size_bytes: int) -> Sequence[ConnectionId]:
+        """Return the connections that have not written more than that, if known."""
+        return [
+            connection_id
+            for connection_id, connection in self._connections.items()
+            if connection.size_bytes > size_bytes
+        ]
+
+    def written_of(self, connection_id: ConnectionId) -> int:
+        """Return what a connection had written when it was last looked at."""
+        connection = self._connections.get(connection_id)
+        return 0 if connection is None else connection.written_bytes
 
     def look(self, connection_id: ConnectionId) -> int:
         """Ask the kernel, and return `of` the connection."""

@@ -191,6 +191,7 @@ FIGURES: Final[Mapping[str, Mapping[str, Figure]]] = {
         "cache_size_bytes": Figure("Answers in the cache."),
         "links": Figure("Connections that have spoken."),
         "in_flight_bytes": Figure("Answers that wait to be read by clients."),
+        "peers_ended_total": Figure("Connections ended: their peers read nothing."),
     },
     "node": {
         **_PORT,
@@ -216,6 +217,7 @@ FIGURES: Final[Mapping[str, Mapping[str, Figure]]] = {
         "direct_tickets": Figure("Tickets that clients have shown, and may use."),
         "direct_pages_waiting": Figure("Pages and counts that clients wait for."),
         "direct_unsent_bytes": Figure("Answers that clients have yet to read."),
+        "peers_ended_total": Figure("Connections ended: their peers read nothing."),
         "readers": Figure("Reader processes that the node is to have."),
         "readers_running": Figure("Those that run, and answer."),
         "reader_restarts_total": Figure("Reader processes that have ended."),

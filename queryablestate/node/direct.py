@@ -23,7 +23,6 @@ from queryablestate.node.core.direct_tickets import ShownTickets
 from queryablestate.node.core.jobs import ServedJob
 from queryablestate.node.direct_reads import DirectReads, PageAsked
 from queryablestate.node.reads import answer_of, is_long, is_too_early, problem_of
-from queryablestate.node.unread_answers import UnreadAnswers
 from queryablestate.wire.codec import encode
 from queryablestate.wire.direct import ASK_PROXY, NOT_DIRECTLY, TICKET_REFUSED
 from queryablestate.wire.questions import (
@@ -36,6 +35,7 @@ from queryablestate.wire.questions import (
     WalkRows,
 )
 from queryablestate.wire.refusals import error_label
+from zmqtransport import BytesInFlight, UnreadAnswers
 
 
 if TYPE_CHECKING:
@@ -54,6 +54,9 @@ __all__ = ["DirectAnswerer"]
 
 _ANSWER_SIZE_BYTES_MAX: Final = 2 << 20
 """Of one answer: what is larger goes by the connection that is there for it."""
+
+_UNREAD_SIZE_BYTES_MAX: Final = 8 << 20
+_UNREAD_PER_CONNECTION_SIZE_BYTES_MAX: Final = 2 << 20
 
 
 @final
@@ -116,7 +119,12 @@ class DirectAnswerer:
         self._latencies = latencies
         self._standing = standing
         self._tickets = ShownTickets()
-        self._unread = UnreadAnswers(clock)
+        self._unread = UnreadAnswers(
+            BytesInFlight(),
+            clock,
+            bytes_max=_UNREAD_SIZE_BYTES_MAX,
+            bytes_per_connection_max=_UNREAD_PER_CONNECTION_SIZE_BYTES_MAX,
+        )
         self._pages = DirectReads(
             store,
             answer_size_bytes_max=self._answer_size_bytes_max,

@@ -182,7 +182,7 @@ class NodeLoop:
             wall_clock_us=lambda: time.time_ns() // NS_PER_US,
             is_current=self._is_current,
             admit=self._admit,
-            send=self._send_page,
+            send=self._answer_client,
             latencies=latencies,
         )
         self._server = QueryableStateServer(
@@ -475,6 +475,9 @@ class NodeLoop:
 
     def _send_page(self, peer: bytes, frames: Sequence[bytes]) -> bool:
         return self._server.send_page(peer, frames)
+
+    def _answer_client(self, client: bytes, frames: Sequence[bytes]) -> bool:
+        return self._server.answer(client, frames)
 
     def _admit(self, question: Question, job_id: str | None) -> Admission:
         return self._core.admit(question, job_id, now_ns=self._clock.now_ns())

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Final, final
 
-from nameservice import RemoteProtocolError, get_logger
+from nameservice import NS_PER_SECOND, RemoteProtocolError, get_logger
 from queryablestate.wire.codec import FRAME_COUNT_MAX
 from zmqtransport import (
     Authenticator,
+    BytesInFlight,
+    DeafPeers,
     Port,
+    SendOutcome,
     SocketLimits,
     connection_limit,
     open_files_bound,
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from zmqtransport import (
         AllowList,
         ConnectionEvent,
+        ConnectionId,
         CurveKeyPair,
         Endpoint,
         Peer,
@@ -38,11 +42,19 @@ if TYPE_CHECKING:
 
 __all__ = ["NodePort"]
 
+_UNREAD_SIZE_BYTES_MAX: Final = 64 << 10
+_SILENCE_NS: Final = 5 * NS_PER_SECOND
+"""Who has more than that to read, and reads nothing for so long, is told no more."""
+
 
 @final
 class NodePort:
     """
     A port, and who may send anything there; for the thread of *loop*.
+
+    A peer that reads nothing of what it is sent is ended (rule B1): what it is told can
+    not be held back, and any number of peers may ask for it.  How many answers may wait
+    is bounded before they are read: see `UnreadAnswers`.
 
     Args:
         config: How many connections there may be.
@@ -82,6 +94,12 @@ class NodePort:
         on_events: Callable[[Sequence[ConnectionEvent]], None],
     ) -> None:
         self._on_message = on_message
+        self._on_closed = on_closed
+        self._on_events = on_events
+        self._log = get_logger(component=component)
+        self._in_flight = BytesInFlight()
+        self._deaf = DeafPeers(self._in_flight, clock, silence_ns=_SILENCE_NS)
+        self._connections: dict[bytes, ConnectionId] = {}
         with ExitStack() as resources:
             self._authenticator = Authenticator(
                 context,
@@ -104,7 +122,7 @@ class NodePort:
                     # and a quarter comes on top for those over which no admitted peer
                     # has spoken yet.
                     open_files_bound(fifth_count=2),
-                    log=get_logger(component=component),
+                    log=self._log,
                 ),
                 inflow=inflow,
                 loop=loop,
@@ -112,8 +130,8 @@ class NodePort:
                 component=component,
                 frame_count_max=1 + FRAME_COUNT_MAX,
                 on_message=self._admit,
-                on_closed=on_closed,
-                on_events=on_events,
+                on_closed=self._closed,
+                on_events=self._observe,
                 is_told_who_spoke=True,
             )
             resources.callback(self.port.close)
@@ -144,7 +162,72 @@ class NodePort:
         """Return whose key the sender of *frame* has proved to hold, or None."""
         return self._authenticator.public_key_of(frame)
 
+    def send(self, peer: bytes, *frames: bytes) -> bool:
+        """
+        Send now or not at all; return whether ZeroMQ has taken it.
+
+        A client whose answer was not taken asks the proxy when that is late.
+        """
+        connection = self._connections.get(peer)
+        if connection is not None:
+            if self._deaf.has_ended(connection):
+                return False
+            if self._deaf.is_deaf(connection, _UNREAD_SIZE_BYTES_MAX):
+                self._end(connection)
+                return False
+        return self._hand(peer, frames) is SendOutcome.SENT
+
+    def tell(self, peer: bytes, frame: bytes) -> None:
+        """Send what a peer waits for; end one that leaves it no room."""
+        connection = self._connections.get(peer)
+        if connection is None:
+            self._hand(peer, (frame,))
+        elif self._deaf.has_ended(connection):
+            return
+        elif (
+            self._deaf.is_deaf(connection, _UNREAD_SIZE_BYTES_MAX)
+            or self._hand(peer, (frame,)) is SendOutcome.FULL
+        ):
+            self._end(connection)
+
+    def send_page(self, peer: bytes, frames: Sequence[bytes]) -> bool:
+        """
+        Send rows that another node copies; return whether ZeroMQ has taken them.
+
+        It asks for a page when it has room for it.
+        """
+        return self._hand(peer, frames) is SendOutcome.SENT
+
+    def _hand(self, peer: bytes, frames: Sequence[bytes]) -> SendOutcome:
+        """Hand ZeroMQ a message, and count it: all its frames."""
+        outcome = self.port.send(peer, *frames)
+        connection = self._connections.get(peer)
+        if outcome is SendOutcome.SENT and connection is not None:
+            self._in_flight.add(connection, sum(map(len, frames)))
+        return outcome
+
+    def _end(self, connection: ConnectionId) -> None:
+        """Close a connection whose peer reads nothing; hand it nothing more."""
+        self.port.count("peers_ended")
+        if self.port.may_log("peer"):
+            self._log.warning("peer.ended", reason="it does not read its answers")
+        self._deaf.end(connection)
+        self.port.limiter.disconnect(connection)
+
+    def _observe(self, events: Sequence[ConnectionEvent]) -> None:
+        self._in_flight.observe(events)
+        self._deaf.observe(events)
+        self._on_events(events)
+
+    def _closed(self, peers: Sequence[Peer]) -> None:
+        for peer in peers:
+            if self._connections.get(peer.routing_id) == peer.connection:
+                del self._connections[peer.routing_id]
+        self._on_closed(peers)
+
     def _admit(self, peer: Peer, frames: list[zmq.Frame]) -> None:
+        if self._deaf.has_ended(peer.connection):
+            return
         # The allow-list may have changed since the peer has connected.
         if self._authenticator.principal_of(frames[0]) is None:
             self.port.drop(
@@ -152,4 +235,5 @@ class NodePort:
             )
             return
         self.port.limiter.spoke(peer.connection)
+        self._connections[peer.routing_id] = peer.connection
         self._on_message(peer, frames)

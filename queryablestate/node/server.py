@@ -42,7 +42,6 @@ from queryablestate.wire.direct import AskNode, ShowTicket
 from queryablestate.wire.refusals import error_label
 from queryablestate.wire.staging_grant import is_granted
 from queryablestate.wire.staging_messages import ChunkStaged
-from zmqtransport import SendOutcome
 
 
 if TYPE_CHECKING:
@@ -251,7 +250,11 @@ class QueryableStateServer:
 
     def send_page(self, peer: bytes, frames: Sequence[bytes]) -> bool:
         """Send rows to another node, now; return whether that was possible."""
-        return self._port.send(peer, *frames) is SendOutcome.SENT
+        return self._node_port.send_page(peer, frames)
+
+    def answer(self, client: bytes, frames: Sequence[bytes]) -> bool:
+        """Answer a client that asks directly, now; return whether that was possible."""
+        return self._node_port.send(client, *frames)
 
     def staged(self, task: StageTask, error: NameServiceError | None) -> None:
         """Tell a writer what became of its chunk."""
@@ -265,8 +268,8 @@ class QueryableStateServer:
             self.refuse(task.writer, chunk_refused(error, request_id))
 
     def _tell(self, writer: bytes, message: msgspec.Struct) -> None:
-        """Answer a writer, now or not at all: it asks again."""
-        self._port.send(writer, encode(message))
+        """Answer a writer, or another node; one that does not read is ended (B1)."""
+        self._node_port.tell(writer, encode(message))
 
     # -- what comes to nothing -----------------------------------------------------
 

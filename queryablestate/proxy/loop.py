@@ -483,7 +483,8 @@ class ProxyLoop:
                     core, caller, message, answer, now_ns=now_ns
                 )
                 answer = replace(answer, direct=direct)
-            self._send(link, answer)
+            if not self._send(link, answer):
+                self._refuse_unread(link, message.request_id)
             return
         self._requests.check_change(core, caller, message, now_ns=self._clock.now_ns())
         if isinstance(message, CommitBatch):
@@ -594,11 +595,14 @@ class ProxyLoop:
             if isinstance(item.message, Question):
                 self._not_asked(item.link, item.message.question_id)
             elif isinstance(item.message, Told):
-                error = DidNotHappenError(
-                    "too much waits to be read over this connection: read it, and ask "
-                    "again"
-                )
-                self._send(item.link, refusal_of(error, item.message.request_id))
+                self._refuse_unread(item.link, item.message.request_id)
+
+    def _refuse_unread(self, link: LinkId, request_id: int) -> None:
+        """Say instead of an answer that others have to be read first (rule B1)."""
+        error = DidNotHappenError(
+            "too much waits to be read over this connection: read it, and ask again"
+        )
+        self._send(link, refusal_of(error, request_id))
 
     def _not_asked(self, node: LinkId, question_id: int) -> None:
         """Answer the asker of what a node could not be asked."""

@@ -5,6 +5,11 @@ Here is who may come in, what is too big, too long or no message at all, and wha
 be sent; connections are the business of `zmqtransport.port`.  What messages mean is
 decided elsewhere.
 
+What waits to be read is counted with all its frames (rule B1).  Where there is no room,
+answers and questions are held back, which their sender says in another way.  All else
+(what nodes are to do, what became of a batch, refusals) is sent all the same, to a peer
+that reads; one that does not is ended, for it is not to be told half.
+
 With CURVE, a key that is on the access list says who its holder is.  Where a caller may
 have a token instead, every key is admitted: the connection is then encrypted, so that
 the token does not travel in clear, and who is at its other end is told by the token
@@ -15,7 +20,7 @@ no place for good: of those that no caller and no node came over, the oldest goe
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Final, final, get_args
 
 import zmq
 
@@ -24,16 +29,26 @@ from nameservice.clock import NS_PER_MS
 from queryablestate.control.events import LinkId
 from queryablestate.wire import codec
 from queryablestate.wire.address import StateAddress
-from queryablestate.wire.node_messages import ApplyEntries
-from queryablestate.wire.questions import Answer, Refusal
+from queryablestate.wire.clients import (
+    JobsListed,
+    NodesListed,
+    StateDescribed,
+    StatesListed,
+    ToNodeFrame,
+)
+from queryablestate.wire.node_messages import ApplyEntries, NodeRefused
+from queryablestate.wire.operation_messages import RescalingsListed
+from queryablestate.wire.questions import Answer, Question, Refusal, Told
 from queryablestate.wire.refusals import error_label, refusal_of
 from zmqtransport import (
     Authenticator,
     BytesInFlight,
+    DeafPeers,
     Endpoint,
     Port,
     SendOutcome,
     SocketLimits,
+    UnreadAnswers,
     ZMQContext,
     connection_limit,
     load_key_files,
@@ -52,7 +67,13 @@ if TYPE_CHECKING:
     from nameservice import Clock
     from queryablestate.proxy.config import ProxyConfig
     from queryablestate.wire.clients import ToProxy
-    from zmqtransport import ConnectionId, CurveKeyPair, Peer, PollLoop
+    from zmqtransport import (
+        ConnectionEvent,
+        ConnectionId,
+        CurveKeyPair,
+        Peer,
+        PollLoop,
+    )
 
 
 __all__ = ["ProxyPort"]
@@ -68,10 +89,29 @@ _COPIED_MAX: Final = 64 << 10
 """Of a payload; a larger one is passed on as it came."""
 
 _LINK_SIZE_BYTES_MAX: Final = 64 << 20
-"""Of payloads that wait to be sent over one link; one always may."""
+"""Of what waits to be sent over one link; one message always may."""
 
 _ALL_SIZE_BYTES_MAX: Final = 256 << 20
-"""Over all links; small payloads always may."""
+"""Over all links."""
+
+_ROOM_NS: Final = 100 * NS_PER_MS
+"""Between two looks for peers that leave others no room."""
+
+_HELD_BACK: Final = (
+    Question,
+    Told,
+    JobsListed,
+    NodesListed,
+    RescalingsListed,
+    StateDescribed,
+    StatesListed,
+)
+"""Who waits for these can be told that they were not sent."""
+
+_TO_NODES: Final = tuple(
+    kind for kind in get_args(ToNodeFrame) if kind is not NodeRefused
+)
+"""Who is refused need not be a node."""
 
 
 @final
@@ -113,6 +153,21 @@ class ProxyPort:
         self._on_closed = on_closed
         self._why_not = why_not
         self._in_flight = BytesInFlight()
+        self._unread = UnreadAnswers(
+            self._in_flight,
+            clock,
+            bytes_max=_ALL_SIZE_BYTES_MAX,
+            bytes_per_connection_max=_LINK_SIZE_BYTES_MAX,
+        )
+        self._deaf = DeafPeers(
+            self._in_flight,
+            clock,
+            # A node that stands still for less than that has not died.
+            silence_ns=config.session_timeout_ns,
+        )
+        self._clock = clock
+        self._room_due_ns = clock.now_ns()
+        self._log = get_logger(component="query-proxy")
         self._encoded: tuple[ApplyEntries, bytes] | None = None
         self._resources = ExitStack()
         try:
@@ -162,7 +217,7 @@ class ProxyPort:
             frame_count_max=1 + codec.FRAME_COUNT_MAX,
             on_message=self._receive,
             on_closed=self._closed,
-            on_events=self._in_flight.observe,
+            on_events=self._observe,
             is_told_who_spoke=True,
         )
         self._resources.callback(self._port.close)
@@ -231,6 +286,8 @@ class ProxyPort:
 
     def _receive(self, peer: Peer, frames: list[zmq.Frame]) -> None:
         """Take one message."""
+        if self._deaf.has_ended(peer.connection):
+            return
         link = LinkId(peer.number)
         public_key = None
         if self._uses_curve:
@@ -271,6 +328,10 @@ class ProxyPort:
     def _closed(self, peers: Sequence[Peer]) -> None:
         self._on_closed([LinkId(peer.number) for peer in peers])
 
+    def _observe(self, events: Sequence[ConnectionEvent]) -> None:
+        self._in_flight.observe(events)
+        self._deaf.observe(events)
+
     # -- out ---------------------------------------------------------------------------
 
     def send(
@@ -282,27 +343,12 @@ class ProxyPort:
         """
         Send now or not at all; return whether ZeroMQ has taken it.
 
-        It does not take a payload while too many bytes wait for that link, or for all
-        of them (rule B1).  A client whose answer was not taken asks again.
+        It does not take answers and questions while too many bytes wait for that link,
+        or for all of them (rule B1): say so to who waits for them.  Of all else,
+        whatever it does not take is the end of that link, if it is not over yet.
         """
         peer = self._port.peers.get(link)
         return peer is not None and self._send(peer, message, payload)
-
-    def _has_room(self, connection: ConnectionId, size_bytes: int) -> bool:
-        """Return whether so much more may wait for a connection."""
-        flight = self._in_flight
-        own_max, all_max = _LINK_SIZE_BYTES_MAX, _ALL_SIZE_BYTES_MAX
-        if (
-            flight.of(connection) + size_bytes > own_max
-            and flight.look(connection) + size_bytes > own_max
-            and flight.of(connection)
-        ):
-            return False
-        return (
-            size_bytes <= _COPIED_MAX
-            or flight.total_bytes + size_bytes <= all_max
-            or flight.look_at_all() + size_bytes <= all_max
-        )
 
     def _send(
         self,
@@ -312,26 +358,83 @@ class ProxyPort:
     ) -> bool:
         if isinstance(message, Refusal):
             self.count(f"errors_{error_label(message.code)}")
-        # An entry goes to all nodes of a job, and may be large.
-        if not isinstance(message, ApplyEntries):
-            envelope = codec.encode(message)
-        elif self._encoded is not None and self._encoded[0] is message:
-            envelope = self._encoded[1]
-        else:
-            envelope = codec.encode(message)
-            self._encoded = (message, envelope)
-        frames: list[bytes | zmq.Frame] = [envelope]
+        frames: list[bytes | zmq.Frame] = [self._envelope(message)]
         if payload is not None:
-            if not self._has_room(peer.connection, len(payload)):
-                self.count("messages_held_back")
-                return False
             frames.append(payload if isinstance(payload, bytes) else _frame_of(payload))
+        size_bytes = sum(map(len, frames))
+        is_held_back = payload is not None or isinstance(message, _HELD_BACK)
+        if not self._has_room(peer, message, size_bytes, is_held_back=is_held_back):
+            return False
         outcome = self._port.send(peer.routing_id, *frames)
         if outcome is SendOutcome.SENT:
-            self._in_flight.add(peer.connection, sum(map(len, frames)))
+            self._in_flight.add(peer.connection, size_bytes)
             return True
         self.count(f"messages_{outcome.value}")
+        if outcome is SendOutcome.FULL and not is_held_back:
+            self._end(peer.connection)
         return False
+
+    def _envelope(self, message: msgspec.Struct) -> bytes:
+        """Return the first frame; what many are sent is encoded once."""
+        if not isinstance(message, ApplyEntries):
+            return codec.encode(message)
+        # An entry goes to all nodes of a job, and may be large.
+        if self._encoded is None or self._encoded[0] is not message:
+            self._encoded = (message, codec.encode(message))
+        return self._encoded[1]
+
+    def _has_room(
+        self,
+        peer: Peer,
+        message: msgspec.Struct,
+        size_bytes: int,
+        *,
+        is_held_back: bool,
+    ) -> bool:
+        """Return whether a message may wait for a peer; end one that reads nothing."""
+        connection, unread = peer.connection, self._unread
+        if self._deaf.has_ended(connection):
+            return False
+        if is_held_back:
+            if isinstance(message, Question):
+                is_full = unread.is_link_full(connection, size_bytes)
+            else:
+                is_full = unread.is_too_much(connection, size_bytes)
+            if is_full:
+                self.count("messages_held_back")
+                if not self._in_flight.of(connection):
+                    self._make_room()  # it is not its own fault
+            return not is_full
+        is_node = isinstance(message, _TO_NODES)
+        size_bytes_max = _LINK_SIZE_BYTES_MAX if is_node else unread.share_bytes
+        if not self._deaf.is_deaf(connection, size_bytes_max):
+            return True
+        self._end(connection)
+        return False
+
+    def _make_room(self) -> None:
+        """End the one that has most of all that have too much, and read nothing."""
+        now_ns = self._clock.now_ns()
+        if now_ns < self._room_due_ns:
+            return
+        self._room_due_ns = now_ns + _ROOM_NS
+        share_bytes = self._unread.share_bytes
+        deaf = [
+            connection
+            for connection in self._in_flight.above(share_bytes)
+            if not self._deaf.has_ended(connection)
+            and self._deaf.is_deaf(connection, share_bytes)
+        ]
+        if deaf:
+            self._end(max(deaf, key=self._in_flight.of))
+
+    def _end(self, connection: ConnectionId) -> None:
+        """Close a connection whose peer reads nothing; hand it nothing more."""
+        self.count("peers_ended")
+        if self.may_log("peer"):
+            self._log.warning("peer.ended", reason="it does not read its answers")
+        self._deaf.end(connection)
+        self._port.limiter.disconnect(connection)
 
 
 def _frame_of(payload: memoryview) -> zmq.Frame:

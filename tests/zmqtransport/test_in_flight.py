@@ -52,6 +52,8 @@ class TestCounting:
         assert flight.look(ONE) == 30
         assert flight.look(ONE) == 30
         assert (flight.of(ONE), flight.of(OTHER), flight.total_bytes) == (30, 1, 31)
+        assert (flight.written_of(ONE), flight.written_of(OTHER)) == (120, 0)
+        assert (flight.above(1), flight.above(0)) == ([ONE], [ONE, OTHER])
 
     def test_more_cannot_be_gone_than_was_handed_over(self) -> None:
         """The transport adds to each message: that is not saved up."""

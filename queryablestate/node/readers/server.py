@@ -25,7 +25,6 @@ from queryablestate.wire.codec import (
 )
 from queryablestate.wire.direct import AskNode, ShowTicket
 from zmqtransport import (
-    SendOutcome,
     load_key_files,
     new_context,
     parse_endpoint,
@@ -188,7 +187,7 @@ class ReaderServer:
             self._direct.forget(peer)
 
     def _send(self, peer: bytes, frames: Sequence[bytes]) -> bool:
-        return self._port.send(peer, *frames) is SendOutcome.SENT
+        return self._node_port.send(peer, *frames)
 
 
 @final

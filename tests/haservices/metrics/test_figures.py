@@ -35,7 +35,7 @@ ROLES = sorted(FIGURES)
 _COUNTING = {
     "server": ("leaderserver/server/**/*.py",),
     "proxy": ("queryablestate/proxy/loop.py", "queryablestate/proxy/port.py"),
-    "node": ("queryablestate/node/server.py",),
+    "node": ("queryablestate/node/server.py", "queryablestate/node/port.py"),
     "sql": ("queryablestate/sql/server.py",),
     "gateway": ("queryablestate/gateway/boundary.py",),
     "standby": ("lodestar/driver_control.py",),

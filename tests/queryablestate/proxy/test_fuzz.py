@@ -658,7 +658,7 @@ class TestFuzz:
             assert publisher.write({STATE: [("a", 2)]}) == 1
 
     def test_who_never_reads_costs_a_bounded_amount(self, tmp_path: Path) -> None:
-        """N3: what cannot be sent is thrown away, and no other waits for it."""
+        """N3: what cannot be sent is the end of it, and no other waits for it."""
         with (
             ProxyStage(tmp_path, ProxyConfig(access=ACCESS), token="operator") as stage,
             capture_logs(),
@@ -673,8 +673,11 @@ class TestFuzz:
             with GoodReader(stage, "reader") as reader:
                 deaf.connect(stage.proxy.address)
                 for number in range(100_000):
+                    if not deaf.poll(1_000, zmq.POLLOUT):
+                        break  # it was ended, and does not read even that
                     deaf.send(encode(Hello(request_id=number)))
                 wait_until(lambda: "messages_full_total" in stage.proxy.status())
+                assert "peers_ended_total" in stage.proxy.status()
                 assert memory_bytes() - memory_before < MEMORY_BYTES_MAX
                 deaf.close()
                 context.term()

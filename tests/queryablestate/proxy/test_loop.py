@@ -60,6 +60,7 @@ from tests.queryablestate.control_plane import VALUE
 from tests.queryablestate.proxy_peers import ScriptedNode, ScriptedPeer, is_refused
 from tests.queryablestate.proxy_stage import ProxyStage
 from tests.recording import wait_until
+from zmqtransport import UnreadAnswers
 
 
 pytestmark = pytest.mark.shells
@@ -472,6 +473,34 @@ class TestClosings:
         running.loop.call(lambda: running._links_closed(links), target="the proxy")
         closings = [one for one in events if isinstance(one, LinksClosed)]
         assert closings == [LinksClosed(links=links)]
+
+
+@pytest.mark.proves("B1")
+class TestUnreadLists:
+    def test_who_does_not_read_them_is_refused_more(
+        self, stage: ProxyStage, node: ScriptedNode, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """B1: what the proxy answers itself is bounded, and others are answered."""
+        del node
+        monkeypatch.setattr(UnreadAnswers, "is_too_much", _too_much_for_lists)
+        with (
+            ScriptedPeer(stage.proxy.address) as peer,
+            ScriptedPeer(stage.proxy.address) as other,
+        ):
+            for one in (peer, other):
+                one.hello()
+            for kind in (ListJobs, ListNodes):
+                error = peer.error(kind)
+                assert isinstance(error, DidNotHappenError)
+                assert "too much waits to be read" in str(error)
+            assert figure(stage, "messages_held_back_total") == 2
+            monkeypatch.undo()
+            assert isinstance(peer.ask(ListJobs), JobsListed)
+            assert isinstance(other.ask(ListJobs), JobsListed)
+
+
+def _too_much_for_lists(*_: object) -> bool:
+    return True
 
 
 class TestSettling:

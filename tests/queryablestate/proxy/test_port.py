@@ -13,7 +13,14 @@ import pytest
 import zmq
 from structlog.testing import capture_logs
 
-from nameservice import AuthenticationError, ConfigurationError, SystemClock
+from nameservice import (
+    NS_PER_SECOND,
+    AuthenticationError,
+    Clock,
+    ConfigurationError,
+    ManualClock,
+    SystemClock,
+)
 from queryablestate.control.events import LinkId
 from queryablestate.proxy import port as proxy_port
 from queryablestate.proxy.access import AccessList, CallerEntry, token_sha256
@@ -21,8 +28,20 @@ from queryablestate.proxy.config import ProxyConfig
 from queryablestate.proxy.port import ProxyPort
 from queryablestate.wire import codec
 from queryablestate.wire.address import parse_address
-from queryablestate.wire.clients import ListJobs, ToProxy, Welcome
-from queryablestate.wire.questions import Answer, Reading, Refusal
+from queryablestate.wire.clients import (
+    JobsListed,
+    ListJobs,
+    ToProxy,
+    Welcome,
+)
+from queryablestate.wire.node_messages import ApplyEntries, NodeRefused
+from queryablestate.wire.questions import (
+    Answer,
+    GetValues,
+    Question,
+    Reading,
+    Refusal,
+)
 from tests.queryablestate.proxy_peers import ScriptedPeer, check_not_let_in
 from tests.recording import WAIT_SECONDS, Record, wait_until
 from zmqtransport import CurveKeyPair, PollLoop, write_key_pair
@@ -52,7 +71,7 @@ class Port:
         closed: The links that are over.
     """
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, clock: Clock | None = None, **settings: Any) -> None:
         self.came: Record[tuple[LinkId, ToProxy, bytes | memoryview, str | None]] = (
             Record()
         )
@@ -61,7 +80,7 @@ class Port:
         self.port = ProxyPort(
             ProxyConfig(**settings),
             loop=self.loop,
-            clock=SystemClock(),
+            clock=SystemClock() if clock is None else clock,
             on_message=lambda *message: self.came.add(message),
             on_closed=self._closed,
             why_not=lambda *_: None,
@@ -102,9 +121,9 @@ class Port:
 
 
 @contextlib.contextmanager
-def opened(**settings: Any) -> Iterator[Port]:
+def opened(clock: Clock | None = None, **settings: Any) -> Iterator[Port]:
     """Yield a port."""
-    port = Port(**settings)
+    port = Port(clock, **settings)
     try:
         yield port
     finally:
@@ -135,6 +154,19 @@ def with_key(name: str, keys: CurveKeyPair) -> CallerEntry:
 def with_token(name: str) -> CallerEntry:
     """Return a caller with a token."""
     return CallerEntry(name=name, token_sha256=token_sha256(name), read=["*/*"])
+
+
+@contextlib.contextmanager
+def deaf_peer(port: Port) -> Iterator[tuple[zmq.Socket[bytes], LinkId]]:
+    """Yield one that reads when it is told to, and its link."""
+    with zmq.Context() as context, context.socket(zmq.DEALER) as peer:
+        peer.setsockopt(zmq.RCVHWM, 1)
+        peer.setsockopt(zmq.RCVBUF, 4_096)
+        peer.setsockopt(zmq.LINGER, 0)
+        peer.connect(port.address)
+        count = len(port.came.items)
+        peer.send(codec.encode(GREETING))
+        yield peer, port.came.wait_for_count(count + 1)[count][0]
 
 
 @pytest.mark.proves("B1")
@@ -194,6 +226,176 @@ class TestBytes:
                 )
             assert sent == [False, True]
             assert peer.receive_frames() == [codec.encode(WELCOME), bytes(1_000)]
+
+    def test_a_list_counts_as_much_as_a_payload(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """B1: 2 clients that read no descriptions of wide states cost 700 MB."""
+        monkeypatch.setattr(proxy_port, "_LINK_SIZE_BYTES_MAX", 4 << 20)
+        jobs = JobsListed(request_id=1, job_ids=("job" * 80,) * 130)
+        size_bytes = len(codec.encode(jobs))
+        sent: list[bool] = []
+        with opened() as port, deaf_peer(port) as (peer, link):
+            for _ in range(400):
+                port.call(lambda: sent.append(port.port.send(link, jobs)))
+            held_back = port.figure("messages_held_back_total")
+            assert held_back == sent.count(False) > 0
+            assert sent.index(False) * size_bytes > 4 << 20
+            # What the kernel takes comes on top.
+            assert port.figure("in_flight_bytes") <= (4 << 20) + size_bytes
+            for _ in range(sent.count(True)):
+                assert peer.recv_multipart() == [codec.encode(jobs)]
+            port.call(lambda: sent.append(port.port.send(link, jobs)))
+            assert sent[-1]
+
+    def test_those_that_do_not_read_leave_room(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """B2: none has more than it leaves to others; and in time none has anything."""
+        monkeypatch.setattr(proxy_port, "_ALL_SIZE_BYTES_MAX", 4 << 20)
+        jobs = JobsListed(request_id=1, job_ids=("job" * 80,) * 130)
+        large = bytes(300_000)
+        clock = ManualClock()
+        sent: list[bool] = []
+        with (
+            capture_logs(),
+            opened(
+                clock, frame_size_bytes_max=1 << 20, session_timeout_seconds=10.0
+            ) as port,
+            ScriptedPeer(port.address) as peer,
+            contextlib.ExitStack() as resources,
+        ):
+            peer.send(GREETING)
+            link = port.came.wait_for_count(1)[0][0]
+
+            def is_told() -> bool:
+                port.call(lambda: sent.append(port.port.send(link, WELCOME, large)))
+                if sent[-1]:
+                    assert peer.receive_frames() == [codec.encode(WELCOME), large]
+                return sent[-1]
+
+            def add_deaf() -> None:
+                _, link = resources.enter_context(deaf_peer(port))
+                for _ in range(300):
+                    port.call(lambda: port.port.send(link, jobs))
+                assert port.figure("in_flight_bytes") <= 4 << 20
+
+            for _ in range(3):
+                add_deaf()
+            assert is_told()
+            for _ in range(3):
+                add_deaf()
+            assert not is_told()
+
+            def has_ended_one() -> bool:
+                clock.advance(10 * NS_PER_SECOND)
+                assert not is_told()
+                return port.figure("peers_ended_total") == 1
+
+            wait_until(has_ended_one)
+            port.closed.wait_for_count(1)
+            assert is_told()
+
+    @pytest.mark.parametrize("is_node", [False, True])
+    def test_who_cannot_be_told_half_is_ended(
+        self, monkeypatch: pytest.MonkeyPatch, is_node: bool
+    ) -> None:
+        """N3: a peer that reads nothing, of what cannot be held back, hears no more."""
+        monkeypatch.setattr(proxy_port, "_LINK_SIZE_BYTES_MAX", 1 << 20)
+        told = (
+            ApplyEntries(leader_epoch=1, job_id="j" * 4_000, entries=())
+            if is_node
+            else Refusal(request_id=1, code="c" * 4_000)
+        )
+        clock = ManualClock()
+        sent: list[bool] = []
+        with (
+            capture_logs() as logs,
+            opened(clock, session_timeout_seconds=10.0) as port,
+            deaf_peer(port) as (peer, link),
+        ):
+
+            def tell(count: int = 1) -> bool:
+                for _ in range(count):
+                    port.call(lambda: sent.append(port.port.send(link, told)))
+                return sent[-1]
+
+            assert tell(3_000), "as long as it may come to read it"
+            assert port.figure("in_flight_bytes") > 1 << 20
+            clock.advance(10 * NS_PER_SECOND - 1)
+            assert tell()
+
+            def is_silent() -> bool:
+                clock.advance(10 * NS_PER_SECOND)
+                return not tell()
+
+            wait_until(is_silent)  # the kernel may take some more for it
+            assert not tell()
+            assert port.figure("peers_ended_total") == 1
+            # What it has asked meanwhile is not done: it would not be answered.
+            peer.send(codec.encode(GREETING))
+            assert port.closed.wait_for_count(1) == (link,)
+            assert [line["event"] for line in logs] == ["peer.ended"]
+
+    def test_a_node_that_reads_slowly_is_told_all(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """W7: however much it has missed, and however long it takes to read it."""
+        monkeypatch.setattr(proxy_port, "_LINK_SIZE_BYTES_MAX", 1 << 20)
+        command = ApplyEntries(leader_epoch=1, job_id="j" * 50_000, entries=())
+        clock = ManualClock()
+        sent: list[bool] = []
+        with opened(clock) as port, deaf_peer(port) as (peer, link):
+            for _ in range(400):
+                port.call(lambda: sent.append(port.port.send(link, command)))
+            for _ in range(4):
+                for _ in range(100):
+                    assert peer.recv_multipart() == [codec.encode(command)]
+                clock.advance(60 * NS_PER_SECOND)
+                port.call(lambda: sent.append(port.port.send(link, command)))
+            assert all(sent)
+
+    def test_what_others_leave_unread_stops_no_question(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """B2: small ones are asked of a node, up to the limit of its own link."""
+        monkeypatch.setattr(proxy_port, "_ALL_SIZE_BYTES_MAX", 100_000)
+        question = Question(
+            leader_epoch=1,
+            question_id=1,
+            state_number=1,
+            assignment_version=1,
+            operation=GetValues(),
+            deadline_ms=1_000,
+        )
+        sent: list[bool] = []
+        with opened() as port, deaf_peer(port) as (_, link):
+            for _ in range(500):
+                port.call(
+                    lambda: sent.append(port.port.send(link, question, bytes(50_000)))
+                )
+            assert all(sent)
+            assert port.figure("in_flight_bytes") > 100_000
+
+    def test_who_is_no_node_is_refused_as_any_other(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """N3: everybody may say that they are a node."""
+        monkeypatch.setattr(proxy_port, "_ALL_SIZE_BYTES_MAX", 100_000)
+        refused = NodeRefused(reason="not-allowed", detail="d" * 4_000)
+        clock = ManualClock()
+        sent: list[bool] = []
+        with capture_logs(), opened(clock) as port, deaf_peer(port) as (_, link):
+            for _ in range(3_000):
+                port.call(lambda: sent.append(port.port.send(link, refused)))
+
+            def is_silent() -> bool:
+                clock.advance(60 * NS_PER_SECOND)
+                port.call(lambda: sent.append(port.port.send(link, refused)))
+                return not sent[-1]
+
+            wait_until(is_silent)
+            assert port.closed.wait_for_count(1) == (link,)
 
     def test_large_values_are_passed_on_as_they_came(self) -> None:
         """Without a copy: the buffer of what was received is what is sent."""
