@@ -8,11 +8,7 @@ from typing import TYPE_CHECKING, final
 
 from nameservice.clock import NS_PER_MS
 from nameservice.observation import StateFreshness
-from queryablestate.control.assignment.assignment import (
-    held_by,
-    key_groups_of,
-    primary_indexes,
-)
+from queryablestate.control.assignment.assignment import held_by, key_groups_of
 from queryablestate.control.job_standings import JobStandings
 from queryablestate.wire.clients import NodeSummary, StateDescription
 
@@ -99,7 +95,7 @@ class ControlView:
             age_ms=age_ms,
             assignment_version=job.assignment.version,
             node_ids=job.assignment.node_ids,
-            owners=primary_indexes(job.assignment),
+            owners=job.primary_indexes(),
             lost_node_ids=tuple(
                 node.node_id
                 for node in self._control.present_of(job)

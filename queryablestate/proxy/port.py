@@ -27,6 +27,7 @@ import zmq
 from nameservice import RemoteProtocolError, get_logger
 from nameservice.clock import NS_PER_MS
 from queryablestate.control.events import LinkId
+from queryablestate.proxy.encoded_routes import EncodedRoutes
 from queryablestate.wire import codec
 from queryablestate.wire.address import StateAddress
 from queryablestate.wire.clients import (
@@ -169,6 +170,7 @@ class ProxyPort:
         self._room_due_ns = clock.now_ns()
         self._log = get_logger(component="query-proxy")
         self._encoded: tuple[ApplyEntries, bytes] | None = None
+        self._routes = EncodedRoutes()
         self._resources = ExitStack()
         try:
             self._open(config, loop, clock)
@@ -376,6 +378,8 @@ class ProxyPort:
 
     def _envelope(self, message: msgspec.Struct) -> bytes:
         """Return the first frame; what many are sent is encoded once."""
+        if isinstance(message, StateDescribed | StatesListed):
+            return codec.encode(self._routes.with_routes(message))
         if not isinstance(message, ApplyEntries):
             return codec.encode(message)
         # An entry goes to all nodes of a job, and may be large.

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Final, final
 from attrs import define, field
 from msgspec.structs import replace
 
+from queryablestate.control.assignment.assignment import primary_indexes
 from queryablestate.control.job.batch_order import (
     check_commit,
     check_gapless,
@@ -125,6 +126,10 @@ class Job:
     _holders: tuple[AssignmentRecord | None, tuple[str, ...]] = field(
         init=False, eq=False, repr=False, default=(None, ())
     )
+    # The route of the states: asked for with each description.
+    _primaries: tuple[AssignmentRecord | None, tuple[int, ...]] = field(
+        init=False, eq=False, repr=False, default=(None, ())
+    )
 
     # -- questions -----------------------------------------------------------------
 
@@ -151,6 +156,16 @@ class Job:
             node_ids = tuple(assignment.node_ids[index] for index in sorted(indexes))
             self._holders = (assignment, node_ids)
         return node_ids
+
+    def primary_indexes(self) -> tuple[int, ...]:
+        """Return for each key group the index of its primary; one tuple for all."""
+        known, indexes = self._primaries
+        assignment = self.assignment
+        if known is not assignment or assignment is None:
+            assert assignment is not None
+            indexes = primary_indexes(assignment)
+            self._primaries = (assignment, indexes)
+        return indexes
 
     def progress_of(self, state_number: int) -> StateProgress:
         """Return who owns that state, which is registered, and how far it is."""

@@ -22,6 +22,7 @@ from nameservice import (
     SystemClock,
 )
 from queryablestate.control.events import LinkId
+from queryablestate.proxy import encoded_routes
 from queryablestate.proxy import port as proxy_port
 from queryablestate.proxy.access import AccessList, CallerEntry, token_sha256
 from queryablestate.proxy.config import ProxyConfig
@@ -31,6 +32,8 @@ from queryablestate.wire.address import parse_address
 from queryablestate.wire.clients import (
     JobsListed,
     ListJobs,
+    StateDescribed,
+    StateDescription,
     ToProxy,
     Welcome,
 )
@@ -167,6 +170,24 @@ def deaf_peer(port: Port) -> Iterator[tuple[zmq.Socket[bytes], LinkId]]:
         count = len(port.came.items)
         peer.send(codec.encode(GREETING))
         yield peer, port.came.wait_for_count(count + 1)[count][0]
+
+
+def description_of(owners: tuple[int, ...]) -> StateDescription:
+    """Return what is known of a state with that route."""
+    return StateDescription(
+        job_id="job",
+        state_name="state",
+        state_number=1,
+        schema="{}",
+        max_parallelism=len(owners),
+        generation=1,
+        batch_id=1,
+        query_id="query",
+        age_ms=1,
+        assignment_version=1,
+        node_ids=("node-a",),
+        owners=owners,
+    )
 
 
 @pytest.mark.proves("B1")
@@ -396,6 +417,31 @@ class TestBytes:
 
             wait_until(is_silent)
             assert port.closed.wait_for_count(1) == (link,)
+
+    @pytest.mark.proves("B2")
+    def test_a_route_is_encoded_once_for_all(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """B2: what 30 connections ask for again and again held all others up."""
+        encoded: list[object] = []
+
+        def encode_and_note(payload: object) -> bytes:
+            encoded.append(payload)
+            return codec.encode_payload(payload)
+
+        monkeypatch.setattr(encoded_routes, "encode_payload", encode_and_note)
+        owners = (0,) * 32_768
+        with opened() as port, ScriptedPeer(port.address) as peer:
+            peer.send(GREETING)
+            link = port.came.wait_for_count(1)[0][0]
+            for number in range(10):
+                message = StateDescribed(
+                    request_id=number, description=description_of(owners)
+                )
+                port.call(lambda one=message: port.port.send(link, one))  # type: ignore[misc]  # bound at once
+                (envelope,) = peer.receive_frames()
+                assert envelope == codec.encode(message)
+        assert len(encoded) == 1
 
     def test_large_values_are_passed_on_as_they_came(self) -> None:
         """Without a copy: the buffer of what was received is what is sent."""

@@ -88,6 +88,22 @@ def entry_of(change: JobChange | Repeated) -> BatchDecided:
     return change.entry
 
 
+class TestRoute:
+    """Which node is asked for which key group."""
+
+    @pytest.mark.proves("B2")
+    def test_it_is_made_once_for_each_assignment(self) -> None:
+        """B2: all who ask are told the same one; another assignment has another."""
+        job = new_job()
+        route = job.primary_indexes()
+        assert route == (0, 0, 0, 0)
+        assert job.primary_indexes() is route
+        job.assignment = first_assignment(
+            {"a": "disk", "b": "disk"}, max_parallelism=4, version=2, sequence=0
+        )
+        assert job.primary_indexes() == (0, 0, 1, 1)
+
+
 class TestBind:
     """A run shows its ticket."""
 
