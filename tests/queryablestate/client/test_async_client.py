@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio  # async only
 import itertools
+import re
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -675,9 +676,11 @@ class TestTrouble:
         async with AsyncQueryableStateClient(nowhere, deadline_seconds=2.0) as client:
             with pytest.raises(UnreachableError) as caught:
                 await client.get(*STATE, "N1")
-        assert str(caught.value) == (
-            "leaderserver://127.0.0.1:1 did not answer within 2 s: nothing listens at "
-            "127.0.0.1:1: start it, or correct the port"
+        # What is said is measured, and a busy machine takes a little longer.
+        assert re.fullmatch(
+            r"leaderserver://127\.0\.0\.1:1 did not answer within [2-9](\.\d)? s: "
+            r"nothing listens at 127\.0\.0\.1:1: start it, or correct the port",
+            str(caught.value),
         )
 
     async def test_no_configuration(self) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -665,9 +666,11 @@ class TestTrouble:
         with QueryableStateClient(nowhere, deadline_seconds=2.0) as client:
             with pytest.raises(UnreachableError) as caught:
                 client.get(*STATE, "N1")
-        assert str(caught.value) == (
-            "leaderserver://127.0.0.1:1 did not answer within 2 s: nothing listens at "
-            "127.0.0.1:1: start it, or correct the port"
+        # What is said is measured, and a busy machine takes a little longer.
+        assert re.fullmatch(
+            r"leaderserver://127\.0\.0\.1:1 did not answer within [2-9](\.\d)? s: "
+            r"nothing listens at 127\.0\.0\.1:1: start it, or correct the port",
+            str(caught.value),
         )
 
     def test_no_configuration(self) -> None:
