@@ -18,6 +18,7 @@ from leaderserver.server.backup import BackupInformation, back_up, restore_backu
 from leaderserver.server.sqlite_storage import SQLiteStorage
 from leaderserver.server.storage_database import DATABASE_FILE_NAME
 from nameservice import ConfigurationError, StorageError, VersionMismatchError
+from nameservice.durable_files import sync_file
 
 
 if TYPE_CHECKING:
@@ -153,7 +154,7 @@ class TestBackUp:
         target = tmp_path / "backup"
         has_begun, goes_on = threading.Event(), threading.Event()
         refusals: list[Exception] = []
-        sync, make_file = backup_module.sync_file, backup_module._make_file
+        sync, make_file = sync_file, backup_module._make_file
 
         def second() -> None:
             try:
