@@ -10,9 +10,12 @@ close in its handshake, and tries again later.
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import socket as stdlib_socket
+import stat
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, final
 
 from nameservice import get_logger
@@ -205,20 +208,38 @@ class ConnectionLimiter:
         `ConnectionClosed` follows.  The descriptor is libzmq's: if it was closed a
         moment ago it may be another connection of the same port by now, whose client
         then connects once more.  It can be nothing else: the port is checked on a
-        duplicate that stays the same.
+        duplicate that stays the same.  Of a file none is made: to close it would take
+        away all locks that this process has on that file.
         """
         try:
+            if not stat.S_ISSOCK(os.fstat(connection_id).st_mode):
+                return
             copy = os.dup(connection_id)
-        except OSError:
-            return  # closed meanwhile
+        except OSError as error:
+            if error.errno == errno.EMFILE:
+                self._shut_down_in_place(connection_id)
+            return  # else closed meanwhile
         try:
             duplicate = stdlib_socket.socket(fileno=copy)
         except OSError:
             os.close(copy)  # the number belongs to something else by now
             return
         with duplicate:
-            try:
-                if duplicate.getsockname()[1] == self._port:
-                    duplicate.shutdown(stdlib_socket.SHUT_RDWR)
-            except (OSError, IndexError):
-                return  # closed by the peer meanwhile, or of a family without ports
+            self._shut_down(duplicate)
+
+    def _shut_down_in_place(self, connection_id: ConnectionId) -> None:
+        """End a connection where no descriptor is left for a duplicate."""
+        try:
+            view = stdlib_socket.socket(fileno=connection_id)
+        except OSError:
+            return  # closed meanwhile
+        try:
+            self._shut_down(view)
+        finally:
+            view.detach()
+
+    def _shut_down(self, connection: stdlib_socket.socket) -> None:
+        # It may be closed by the peer meanwhile, or of a family without ports.
+        with suppress(OSError, IndexError):
+            if connection.getsockname()[1] == self._port:
+                connection.shutdown(stdlib_socket.SHUT_RDWR)

@@ -48,12 +48,12 @@ class _Given:
     Attributes:
         opened_ns: Since when.
         size_bytes: How much, as it was on the connection, at most.
-        is_trusted: Whether anything may wait of it.
+        bytes_max: What may wait of it, apart from all others; None for a stranger.
     """
 
     opened_ns: int
     size_bytes: int = 0
-    is_trusted: bool = False
+    bytes_max: int | None = None
 
 
 @final
@@ -81,7 +81,7 @@ class Inflow:
 
     Args:
         bytes_per_connection_max: What may wait of one connection.
-        bytes_max: What may wait of all.
+        bytes_max: What may wait of all strangers.
         frame_overhead_bytes: What a frame takes beside its content, at least.
 
     Attributes:
@@ -108,7 +108,7 @@ class Inflow:
         Return one for a port that takes frames of up to *frame_size_bytes_max*.
 
         Of a connection four such frames may wait, which is a writer's window of chunks,
-        or 64 MiB; of all 256 MiB, or eight frames: as much as may wait to be sent.
+        or 64 MiB; of all strangers 256 MiB, or eight frames.
         """
         per_connection = max(64 << 20, 4 * frame_size_bytes_max)
         return cls(
@@ -129,7 +129,7 @@ class Inflow:
 
     @property
     def bytes_max(self) -> int:
-        """Return what may wait of all."""
+        """Return what may wait of all strangers."""
         return self._bytes_max
 
     def limit(self, *, bytes_per_connection_max: int, bytes_max: int) -> None:
@@ -141,11 +141,40 @@ class Inflow:
         """Record a new connection; what had that number before is over."""
         self._given[connection] = _Given(now_ns)
 
-    def trust(self, connection: ConnectionId) -> None:
-        """Have anything wait of a connection from now on: what comes was asked for."""
+    def admit(self, connection: ConnectionId, bytes_max: int | None = None) -> None:
+        """
+        Have a connection be no stranger from now on: it has a limit of its own.
+
+        Args:
+            connection: The connection.
+            bytes_max: What may wait of it; None for as much as of a stranger.  Of all
+                who are admitted together there is no limit.
+        """
         given = self._given.get(connection)
         if given is not None:
-            given.is_trusted = True
+            given.bytes_max = (
+                self._bytes_per_connection_max if bytes_max is None else bytes_max
+            )
+
+    def dismiss(self, connection: ConnectionId) -> None:
+        """Have a connection be a stranger again."""
+        given = self._given.get(connection)
+        if given is not None:
+            given.bytes_max = None
+
+    def may_wait(self, connection: ConnectionId, received_bytes: int) -> bool:
+        """
+        Return whether anything worth a closer look may wait of a connection.
+
+        Args:
+            connection: The connection.
+            received_bytes: What the kernel has received of it, read or not.
+        """
+        given = self._given.get(connection)
+        if given is None:
+            return True
+        # Less than was given: the number is another connection's, and new here.
+        return not 0 <= received_bytes - given.size_bytes <= _ALLOWANCE_BYTES
 
     def closed(self, connection: ConnectionId) -> None:
         """Forget a connection."""
@@ -195,6 +224,17 @@ class Inflow:
             )
             > 0
         }
+        admitted = {
+            connection: given.bytes_max
+            for connection in waiting
+            if (given := self._given.get(connection)) is not None
+            and given.bytes_max is not None
+        }
+        ended = [
+            connection
+            for connection, bytes_max in admitted.items()
+            if waiting.pop(connection) > bytes_max
+        ]
         total_bytes = sum(waiting.values())
         # Ending a connection frees nothing before the server has handled what came
         # over it, so room is made for a while.
@@ -203,7 +243,6 @@ class Inflow:
         )
         if is_urgent:
             goal_bytes = 0
-        ended = []
         for connection in sorted(waiting, key=lambda c: (-waiting[c], c)):
             size_bytes = waiting[connection]
             if total_bytes <= goal_bytes and (
@@ -234,8 +273,6 @@ class Inflow:
             # A new connection that the server has not heard of yet, under an old
             # number perhaps: the server was given none of it.
             return read - _ALLOWANCE_BYTES
-        if given.is_trusted:
-            return 0
         age_seconds = max(0, now_ns - given.opened_ns) // NS_PER_SECOND
         allowance = _ALLOWANCE_BYTES + age_seconds * _ALLOWANCE_BYTES_PER_SECOND
         return read - given.size_bytes - allowance

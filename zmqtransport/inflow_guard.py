@@ -28,6 +28,7 @@ from nameservice.allocation import return_freed
 from zmqtransport import ConnectionId, tcp_progress
 from zmqtransport.freed_memory import FreedMemory
 from zmqtransport.memory_growth import MemoryGrowth
+from zmqtransport.tcp_counters import tcp_received_bytes
 
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ _BYTES_PER_SECOND: Final = 16 << 30
 """Divides what may wait: then it is looked at ten times before that has come."""
 
 _GROWTH_PART: Final = 8
+_PAUSE_FACTOR: Final = 4
+"""A look at thousands of connections takes a while, and the server waits for it."""
 _GROWING_NS: Final = NS_PER_SECOND
 _STALL_NS: Final = NS_PER_SECOND // 10
 _FREED_NS: Final = NS_PER_SECOND // 10
@@ -83,6 +86,7 @@ class InflowGuard:
     ) -> None:
         self.ended_count = 0
         self._ended_ns: int | None = None
+        self._look_due_ns = 0
         self._inflow = inflow
         self._ports = frozenset(ports)
         self.limit(memory_limit_bytes)
@@ -107,6 +111,9 @@ class InflowGuard:
             # Kept open: what it guards against may take the last descriptor.
             self._resident = os.open(_RESIDENT, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
+            return  # it is not Linux
+        except OSError as error:
+            self._log.warning("inflow.unwatched", error=str(error))
             return
         self._thread.start()
 
@@ -132,14 +139,19 @@ class InflowGuard:
             connection_count = self._inflow.connection_count
             is_urgent = self._is_above(_URGENT_PERCENT, resident_bytes)
             now_ns = self._clock.now_ns()
-            if is_urgent or growth.is_unexplained(
-                own_bytes,
-                connection_count,
-                growth_bytes_max=self._inflow.bytes_max // _GROWTH_PART,
+            if is_urgent or (
+                now_ns >= self._look_due_ns
+                and growth.is_unexplained(
+                    own_bytes,
+                    connection_count,
+                    growth_bytes_max=self._inflow.bytes_max // _GROWTH_PART,
+                )
             ):
                 self._look(is_urgent=is_urgent)
                 grown_ns = now_ns
                 growth.looked(own_bytes, connection_count)
+                took_ns = self._clock.now_ns() - now_ns
+                self._look_due_ns = now_ns + took_ns * _PAUSE_FACTOR
             elif grown_ns is not None and now_ns - grown_ns >= _GROWING_NS:
                 grown_ns = None
             self._return_of_ended(now_ns)
@@ -177,10 +189,14 @@ class InflowGuard:
         if now_ns - self._inflow.turned_ns > _STALL_NS:
             connections = self._find_connections() or connections
         before = self._inflow.before()
+        # Of most it takes one system call to see that nothing waits.
+        # Of most connections one system call says that nothing waits.
         progress = {
             connection: known
             for connection in connections
-            if (known := tcp_progress(connection)) is not None
+            if (received_bytes := tcp_received_bytes(connection)) is not None
+            and self._inflow.may_wait(connection, received_bytes)
+            and (known := tcp_progress(connection)) is not None
         }
         ended = self._inflow.excess(
             progress, before, now_ns=now_ns, is_urgent=is_urgent

@@ -135,6 +135,10 @@ class PeerTable:
         for peer in self._by_connection.get(connection, {}).values():
             self._end(peer)
 
+    def is_gone(self, peer: Peer) -> bool:
+        """Return whether the connection of *peer* is over, as far as is known."""
+        return self._gone.get(peer.routing_id) == peer
+
     @property
     def has_over(self) -> bool:
         """Return whether `over` has somebody to return."""

@@ -152,6 +152,17 @@ class Port:
             self._sent_bytes += sum(map(len, frames))
         return outcome
 
+    def admit(self, peer: Peer, bytes_max: int | None = None) -> None:
+        """Have *peer* be no stranger (`Inflow.admit`), unless it is over."""
+        # The number of a connection that is over may be another one's by now.
+        if not self.peers.is_gone(peer):
+            self._inflow.admit(peer.connection, bytes_max)
+
+    def dismiss(self, peer: Peer) -> None:
+        """Have *peer* be a stranger again, unless it is over."""
+        if not self.peers.is_gone(peer):
+            self._inflow.dismiss(peer.connection)
+
     # -- in ----------------------------------------------------------------------------
 
     def _receive(self, frames: list[zmq.Frame]) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from zmqtransport.connections import ConnectionId
 
 
-__all__ = ["TCPProgress", "tcp_progress"]
+__all__ = ["TCPProgress", "tcp_progress", "tcp_received_bytes"]
 
 # linux/tcp.h: struct tcp_info; tcpi_bytes_acked and tcpi_bytes_received.
 _TCP_INFO_SIZE_BYTES: Final = 136
@@ -63,6 +63,31 @@ def tcp_progress(connection_id: ConnectionId | int) -> TCPProgress | None:
     It does not for what is closed, what is no TCP connection, and elsewhere than on
     Linux.
     """
+    # First: what is acknowledged or comes from now on makes the results less.
+    counters = _counters(connection_id)
+    if counters is None:
+        return None
+    acknowledged, received = counters
+    try:
+        (unread,) = _QUEUE.unpack(fcntl.ioctl(connection_id, _SIOCINQ, bytes(4)))
+        (unsent,) = _QUEUE.unpack(fcntl.ioctl(connection_id, _SIOCOUTQ, bytes(4)))
+    except OSError:
+        return None
+    return TCPProgress(
+        written_bytes=acknowledged + unsent,
+        received_bytes=received,
+        read_bytes=max(0, received - unread),
+    )
+
+
+def tcp_received_bytes(connection_id: ConnectionId) -> int | None:
+    """Return the `TCPProgress.received_bytes` of a connection alone: it costs less."""
+    counters = _counters(connection_id)
+    return None if counters is None else counters[1]
+
+
+def _counters(connection_id: ConnectionId | int) -> tuple[int, int] | None:
+    """Return what was acknowledged and received, or None if the system is silent."""
     if sys.platform != "linux":
         return None
     # With family and type given this makes no system call; the descriptor stays
@@ -77,18 +102,11 @@ def tcp_progress(connection_id: ConnectionId | int) -> TCPProgress | None:
         info = view.getsockopt(
             stdlib_socket.IPPROTO_TCP, stdlib_socket.TCP_INFO, _TCP_INFO_SIZE_BYTES
         )
-        if len(info) < _TCP_INFO_SIZE_BYTES:
-            return None
-        # First: what is acknowledged or comes from now on makes the results less.
-        acknowledged, received = _COUNTERS.unpack(info)
-        (unread,) = _QUEUE.unpack(fcntl.ioctl(connection_id, _SIOCINQ, bytes(4)))
-        (unsent,) = _QUEUE.unpack(fcntl.ioctl(connection_id, _SIOCOUTQ, bytes(4)))
     except OSError:
         return None
     finally:
         view.detach()
-    return TCPProgress(
-        written_bytes=acknowledged + unsent,
-        received_bytes=received,
-        read_bytes=max(0, received - unread),
-    )
+    if len(info) < _TCP_INFO_SIZE_BYTES:
+        return None
+    acknowledged, received = _COUNTERS.unpack(info)
+    return acknowledged, received

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["UnreadAnswers"]
 
 _SMALL_SIZE_BYTES: Final = 64 << 10
-"""One answer of that size always may wait for a connection."""
+"""So much of small answers always may wait for a connection, and one more."""
 
 _LOOK_NS: Final = 5 * NS_PER_MS
 """Between two looks at all connections: two system calls for each."""
@@ -85,7 +85,7 @@ class UnreadAnswers:
         Args:
             connection: That of the peer.
             size_bytes: Of what it would be sent, all frames; None if that is not known.
-                Where it is known, what is large has to fit, and one small answer may
+                Where it is known, what is large has to fit, and a few small answers may
                 always wait: who reads is answered, however much others leave unread.
         """
         if not self._seems_too_much(connection, size_bytes):
@@ -107,7 +107,7 @@ class UnreadAnswers:
         if size_bytes is None:
             return own_bytes > own_bytes_max
         if size_bytes <= _SMALL_SIZE_BYTES:
-            return own_bytes > max(0, own_bytes_max)
+            return own_bytes > max(_SMALL_SIZE_BYTES, own_bytes_max)
         fits = not own_bytes or (
             own_bytes + size_bytes <= self._bytes_per_connection_max
         )

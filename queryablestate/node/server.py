@@ -173,6 +173,7 @@ class QueryableStateServer:
         if refusal is not None:
             self.refuse(writer, chunk_refused(refusal, chunk.request_id))
             return
+        self._port.admit(peer)  # as a writer: those bring much at once
         self._on_event(ChunkReceived(writer=writer, chunk=chunk, rows=frames[2]))
 
     def _why_not(self, chunk: StageChunk, size_bytes: int) -> NameServiceError | None:

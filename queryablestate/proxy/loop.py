@@ -25,7 +25,7 @@ from __future__ import annotations
 import secrets
 import time
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Final, final
 
 from msgspec.structs import replace
 
@@ -49,6 +49,7 @@ from queryablestate.proxy.node_connections import (
     NODE_NOT_ALLOWED,
     NODE_UNKNOWN,
     NodeConnections,
+    is_registration,
 )
 from queryablestate.proxy.port import ProxyPort
 from queryablestate.proxy.rate_limit import RateLimiter
@@ -125,6 +126,8 @@ _NodeMessage = (
     | PlanTold
     | SnapshotReport
 )
+
+_NODE_NOT_LEADER: Final = NodeRefused(reason="not-leader", detail="look for it")
 
 
 @final
@@ -405,9 +408,11 @@ class ProxyLoop:
         if self._nodes.has(link):
             return None
         if head.registration_id:
+            if self._hears_no_node(is_joining=is_registration(head)):
+                return _NODE_NOT_LEADER
             refused = self._nodes.why_not(head, public_key)
             if refused is not None:
-                self.port.count("nodes_refused")
+                self._note_refused(head.node_id, refused)
             return refused
         if not self.control.leads:
             return _refusal(head.request_id, NOT_LEADER)
@@ -504,24 +509,30 @@ class ProxyLoop:
         self, link: LinkId, message: _NodeMessage, public_key: str | None
     ) -> None:
         """Tell the control plane what a node says, if it may be one."""
-        is_joining = isinstance(message, RegisterNode)
-        if not self.control.leads and (is_joining or not self.control.is_suspended):
-            self._send(link, NodeRefused(reason="not-leader", detail="look for it"))
+        if self._hears_no_node(is_joining=isinstance(message, RegisterNode)):
+            self._send(link, _NODE_NOT_LEADER)
             return
         if isinstance(message, RegisterNode):
             refused = self._nodes.admit(link, message, public_key)
             if refused is not None:
-                self.port.count("nodes_refused")
-                if self.port.may_log("node-refused"):
-                    self._log.warning(
-                        "node.refused",
-                        node_id=message.node_id[:NODE_ID_LENGTH_MAX],
-                        reason=refused.reason,
-                    )
+                self._note_refused(message.node_id, refused)
                 self._send(link, refused)
                 return
-            self.port.joined(link)
+            self.port.admitted(link)
         self.control.step(NodeSpoke(link=link, message=message))
+
+    def _hears_no_node(self, *, is_joining: bool) -> bool:
+        """Return whether nodes are to look for another proxy."""
+        return not self.control.leads and (is_joining or not self.control.is_suspended)
+
+    def _note_refused(self, node_id: str, refused: NodeRefused) -> None:
+        self.port.count("nodes_refused")
+        if self.port.may_log("node-refused"):
+            self._log.warning(
+                "node.refused",
+                node_id=node_id[:NODE_ID_LENGTH_MAX],
+                reason=refused.reason,
+            )
 
     def _join(self, link: LinkId, message: JoinConnection) -> None:
         """
@@ -534,7 +545,7 @@ class ProxyLoop:
         if node is None:
             self.port.count("connections_not_joined")
             return  # the node goes on without it, and asks again
-        self.port.joined(link)
+        self.port.admitted(link)
         self._nodes.join(link, node)
         self._send(link, ConnectionJoined())
 

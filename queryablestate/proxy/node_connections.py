@@ -23,6 +23,7 @@ __all__ = [
     "NODE_NOT_ALLOWED",
     "NODE_UNKNOWN",
     "NodeConnections",
+    "is_registration",
 ]
 
 NODE_ID_LENGTH_MAX: Final = 255
@@ -33,6 +34,11 @@ NODE_NOT_ALLOWED: Final = NodeRefused(
     "a caller with node = true",
 )
 NODE_UNKNOWN: Final = NodeRefused(reason="unknown", detail="register first")
+
+
+def is_registration(head: Head) -> bool:
+    """Return whether a message with that head is a `RegisterNode`."""
+    return head.type == _REGISTER
 
 
 @final
@@ -92,7 +98,7 @@ class NodeConnections:
 
     def why_not(self, head: Head, public_key: str | None) -> NodeRefused | None:
         """Return why a message of a node, of which this is known, is not heard."""
-        if head.type != _REGISTER:
+        if not is_registration(head):
             return NODE_UNKNOWN
         is_node = self._node_of(head.token, public_key) is not None
         return None if is_node else NODE_NOT_ALLOWED

@@ -37,7 +37,12 @@ from queryablestate.wire.clients import (
     StatesListed,
     ToNodeFrame,
 )
-from queryablestate.wire.node_messages import ApplyEntries, NodeRefused
+from queryablestate.wire.node_messages import (
+    ApplyEntries,
+    ConnectionJoined,
+    NodeRefused,
+    NodeRegistered,
+)
 from queryablestate.wire.operation_messages import RescalingsListed
 from queryablestate.wire.questions import Answer, Question, Refusal, Told
 from queryablestate.wire.refusals import error_label, refusal_of
@@ -94,6 +99,9 @@ _LINK_SIZE_BYTES_MAX: Final = 64 << 20
 
 _ALL_SIZE_BYTES_MAX: Final = 256 << 20
 """Over all links."""
+
+_NODE_SIZE_BYTES_MAX: Final = 1 << 30
+"""Of what waits of what a node has sent, which it was asked for."""
 
 _ROOM_NS: Final = 100 * NS_PER_MS
 """Between two looks for peers that leave others no room."""
@@ -189,7 +197,7 @@ class ProxyPort:
         )
         self._resources.callback(self._authenticator.close)
         self.admit(config)
-        self._inflow = Inflow.of_frames(
+        inflow = Inflow.of_frames(
             config.frame_size_bytes_max * _FRAME_SIZE_FACTOR,
             is_secured=config.uses_curve,
         )
@@ -212,7 +220,7 @@ class ProxyPort:
                 open_files_bound(fifth_count=4),  # a quarter on top: see `admitted`
                 log=get_logger(component="query-proxy"),
             ),
-            inflow=self._inflow,
+            inflow=inflow,
             loop=loop,
             clock=clock,
             component="query-proxy",
@@ -224,7 +232,7 @@ class ProxyPort:
         )
         self._resources.callback(self._port.close)
         self._guard = InflowGuard(
-            self._inflow,
+            inflow,
             ports=(self._port.endpoint.port,),
             memory_limit_bytes=None,
             clock=clock,
@@ -255,13 +263,6 @@ class ProxyPort:
         peer = self._port.peers.get(link)
         if peer is not None:
             self._port.limiter.spoke(peer.connection)
-
-    def joined(self, link: LinkId) -> None:
-        """Note that a node is at the other end: it sends what it was asked for."""
-        self.admitted(link)
-        peer = self._port.peers.get(link)
-        if peer is not None:
-            self._inflow.trust(peer.connection)
 
     def close(self) -> None:
         """Close everything, when the loop ends."""
@@ -370,6 +371,10 @@ class ProxyPort:
         outcome = self._port.send(peer.routing_id, *frames)
         if outcome is SendOutcome.SENT:
             self._in_flight.add(peer.connection, size_bytes)
+            if isinstance(message, NodeRegistered | ConnectionJoined):
+                self._port.admit(peer, _NODE_SIZE_BYTES_MAX)
+            elif isinstance(message, NodeRefused):
+                self._port.dismiss(peer)
             return True
         self.count(f"messages_{outcome.value}")
         if outcome is SendOutcome.FULL and not is_held_back:

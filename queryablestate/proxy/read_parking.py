@@ -107,8 +107,10 @@ class ParkedQuestions:
         self._number = 0
         self._groups: dict[tuple[int, int], _Group] = {}
         self._of_client: dict[LinkId, dict[ParkedQuestion, None]] = {}
-        # Those of questions that are gone are thrown away when they come up.
-        self._deadlines: list[tuple[int, int, ParkedQuestion]] = []
+        self._by_number: dict[int, ParkedQuestion] = {}
+        # With numbers.  Those of questions that are gone are thrown away when they come
+        # up; the questions themselves, which may be large, are gone at once.
+        self._deadlines: list[tuple[int, int]] = []
 
     def __len__(self) -> int:
         return len(self._shares)
@@ -137,8 +139,8 @@ class ParkedQuestions:
                 group = self._groups[key] = _Group(location, is_away)
             group.questions[asked] = self._number
             self._of_client.setdefault(asked.client, {})[asked] = None
-            entry = (asked.deadline_ns, self._number, asked)
-            heapq.heappush(self._deadlines, entry)
+            self._by_number[self._number] = asked
+            heapq.heappush(self._deadlines, (asked.deadline_ns, self._number))
         self._strike([one for one in turned_away if one is not asked])
         return turned_away
 
@@ -189,6 +191,7 @@ class ParkedQuestions:
         self._shares.clear()
         self._groups.clear()
         self._of_client.clear()
+        self._by_number.clear()
         self._deadlines.clear()
         return waiting
 
@@ -196,7 +199,7 @@ class ParkedQuestions:
         """Return and forget what is past its deadline, the earliest first."""
         late = []
         while self._deadlines and self._deadlines[0][0] <= now_ns:
-            _, _, asked = self._deadlines[0]
+            asked = self._by_number[self._deadlines[0][1]]
             self.free(asked)
             late.append(asked)
         return late
@@ -215,18 +218,20 @@ class ParkedQuestions:
         for asked in gone:
             key = _key_of(asked)
             group = self._groups[key]
-            del group.questions[asked]
+            del self._by_number[group.questions.pop(asked)]
             if not group.questions:
                 del self._groups[key]
             own = self._of_client[asked.client]
             del own[asked]
             if not own:
                 del self._of_client[asked.client]
-        while self._deadlines and self._deadlines[0][2] not in self._shares:
+        while self._deadlines and self._deadlines[0][1] not in self._by_number:
             heapq.heappop(self._deadlines)
-        stale_count = len(self._deadlines) - len(self._shares)
-        if stale_count > max(_DEADLINES_STALE_MIN, 2 * len(self._shares)):
-            self._deadlines = [one for one in self._deadlines if one[2] in self._shares]
+        stale_count = len(self._deadlines) - len(self._by_number)
+        if stale_count > max(_DEADLINES_STALE_MIN, 2 * len(self._by_number)):
+            self._deadlines = [
+                one for one in self._deadlines if one[1] in self._by_number
+            ]
             heapq.heapify(self._deadlines)
 
 

@@ -82,6 +82,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
         copy_id: Of what another node asks for.
         session: The secret of a client's session.
         token: The credential of a node that registers.
+        node_id: That node.
         registration_id: Of a node that has registered.
         secret: What the proxy leader gives to nodes.
     """
@@ -91,6 +92,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     copy_id: int = 0
     session: bytes = b""
     token: str | None = None
+    node_id: str = ""
     registration_id: str = ""
     secret: bytes = b""
 

@@ -1,8 +1,12 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
+import resource
 import socket as stdlib_socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -230,6 +234,43 @@ class TestSilentConnections:
 
 
 @pytest.mark.proves("N3")
+@pytest.mark.proves("N3")
+def test_a_number_that_is_a_file_by_now_keeps_its_locks(tmp_path: Path) -> None:
+    """N3: to close a copy of it would give away what LMDB and SQLite rely on."""
+    with (tmp_path / "locked").open("w") as file:
+        fcntl.lockf(file, fcntl.LOCK_EX)
+        ConnectionLimiter(1, port=1).disconnect(ConnectionId(file.fileno()))
+        code = (
+            "import fcntl, sys\n"
+            "fcntl.lockf(open(sys.argv[1], 'w'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+        )
+        other = subprocess.run(
+            [sys.executable, "-c", code, file.name], capture_output=True, check=False
+        )
+    assert b"BlockingIOError" in other.stderr
+
+
+@pytest.mark.proves("N3")
+def test_without_a_free_descriptor_a_connection_is_ended() -> None:
+    """N3: a flood of connections takes descriptors first."""
+    with (
+        stdlib_socket.create_server(("127.0.0.1", 0)) as listener,
+        stdlib_socket.create_connection(listener.getsockname()) as client,
+        listener.accept()[0] as accepted_,
+    ):
+        limiter = ConnectionLimiter(1, port=listener.getsockname()[1])
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        lowest_free = os.dup(client.fileno())
+        os.close(lowest_free)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, limits[1]))
+        try:
+            limiter.disconnect(ConnectionId(accepted_.fileno()))
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        client.settimeout(10.0)
+        assert client.recv(1) == b""
+
+
 def test_a_number_that_is_no_socket_any_more_leaves_nothing_open() -> None:
     """N3: the copy that is looked at is closed, whatever the number stands for now."""
     reader, writer = os.pipe()

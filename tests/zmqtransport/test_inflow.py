@@ -154,22 +154,59 @@ def test_a_number_that_is_used_again_starts_anew() -> None:
 
 
 @pytest.mark.proves("N3")
-def test_what_was_asked_for_may_wait() -> None:
-    """N3: of a node, which answers; the next connection under its number is no node."""
+def test_who_is_admitted_has_a_limit_of_its_own() -> None:
+    """N3: a node sends what it was asked for; the next one of its number is no node."""
     made = inflow()
-    made.trust(A)
-    lately = {A: 5_000 * KIB, B: 500 * KIB, C: 0}
+    made.admit(A, 5_000 * KIB)
+    lately = {A: 5_000 * KIB, B: 900 * KIB, C: 900 * KIB}
     assert excess(made, took(lately), now_ns=NS_PER_SECOND) == []
+    beyond = {**lately, A: 5_100 * KIB}
+    assert excess(made, took(beyond), now_ns=NS_PER_SECOND) == [A]
     made.opened(A, now_ns=NS_PER_SECOND)
-    assert excess(made, took(lately), now_ns=NS_PER_SECOND) == [A]
+    assert A in excess(made, took(lately), now_ns=NS_PER_SECOND)
 
 
 @pytest.mark.proves("N3")
-def test_who_is_gone_is_not_trusted() -> None:
+def test_many_who_are_admitted_are_not_ended_for_each_other() -> None:
+    """N3: writers bring much at once, and each has shown that it may."""
+    made = inflow()
+    at_most = dict.fromkeys((A, B, C), 1000 * KIB)
+    assert excess(made, took(at_most), now_ns=0) != []
+    for connection in at_most:
+        made.admit(connection)
+    assert excess(made, took(at_most), now_ns=0) == []
+    assert excess(made, took({**at_most, B: 1_100 * KIB}), now_ns=0) == [B]
+
+
+@pytest.mark.proves("N3")
+def test_who_is_dismissed_is_a_stranger() -> None:
+    """N3: of a node that is none any more no more may wait than of any."""
+    made = inflow()
+    made.admit(A, 5_000 * KIB)
+    made.dismiss(A)
+    assert excess(made, took({A: 1_100 * KIB}), now_ns=0) == [A]
+
+
+@pytest.mark.proves("N3")
+def test_of_most_connections_it_is_seen_at_once_that_nothing_waits() -> None:
+    """N3: a closer look takes four times as long."""
+    made = inflow()
+    made.given(A, [1_000 * KIB])
+    given_bytes = 1_000 * KIB + 9
+    assert not made.may_wait(A, given_bytes)
+    assert not made.may_wait(A, given_bytes + 64 * KIB)
+    assert made.may_wait(A, given_bytes + 64 * KIB + 1)
+    assert made.may_wait(A, 100)  # another connection, which is not known yet
+    assert made.may_wait(ConnectionId(99), 0)
+
+
+@pytest.mark.proves("N3")
+def test_who_is_gone_is_not_admitted() -> None:
     """N3: it is no error, either."""
     made = inflow()
     made.closed(A)
-    made.trust(A)
+    made.admit(A, 5_000 * KIB)
+    made.dismiss(B)
     assert excess(made, took({A: 5_000 * KIB}), now_ns=NS_PER_SECOND) == [A]
 
 

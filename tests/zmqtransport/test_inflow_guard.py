@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from election import Put
 from leaderserver.server.sqlite_storage import SQLiteStorage
@@ -102,6 +103,28 @@ class TestFindConnections:
                 assert ended.get(timeout=10) == accepted.fileno()
             finally:
                 resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+    def test_who_cannot_look_says_so_and_goes_on(self) -> None:
+        """N3: a role that starts without a free descriptor fails for its own reason."""
+        guard = InflowGuard(
+            Inflow(bytes_per_connection_max=1, bytes_max=1, frame_overhead_bytes=1),
+            ports=[1],
+            memory_limit_bytes=None,
+            clock=SystemClock(),
+            component="test",
+            disconnect=lambda _: None,
+        )
+        lowest_free = os.dup(0)
+        os.close(lowest_free)
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        with capture_logs() as lines:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, limits[1]))
+            try:
+                guard.start()
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        guard.close()
+        assert [line["event"] for line in lines] == ["inflow.unwatched"]
 
     @pytest.mark.parametrize(
         ("memory_limit_bytes", "is_urgent"), [(None, False), (2**20, True)]

@@ -26,6 +26,7 @@ from zmqtransport import (
     Port,
     SendOutcome,
     SocketLimits,
+    TCPProgress,
     ZMQContext,
     connect_socket,
     new_context,
@@ -61,6 +62,7 @@ class Server:
         self.events: Record[ConnectionEvent] = Record()
         self.context: ZMQContext = new_context()
         self.clock = ManualClock()
+        self.inflow = Inflow.of_frames(65_536, is_secured=False)
         self.loop = PollLoop(name="port")
         self.loop.at_end(self.context.term)
         self.authenticator = Authenticator(self.context, None)
@@ -78,9 +80,7 @@ class Server:
                 frame_count_max=2,
                 on_message=lambda peer, frames: self.came.add((peer, frames[1].bytes)),
                 on_closed=self._closed,
-                inflow=Inflow.of_frames(
-                    SocketLimits().frame_size_bytes_max, is_secured=False
-                ),
+                inflow=self.inflow,
                 **{"on_events": self._happened, "connections_max": 10, **settings},
             )
         except BaseException:
@@ -100,6 +100,19 @@ class Server:
     def call(self, action: Callable[[], Any]) -> Any:
         """Return what *action* returns in the loop's thread."""
         return self.loop.call(action, target="port", timeout_seconds=WAIT_SECONDS)
+
+    def is_too_much(self, peer: Peer, size_bytes: int) -> bool:
+        """Return whether the connection of *peer* must end if so much waits of it."""
+        progress = TCPProgress(
+            written_bytes=0, received_bytes=size_bytes, read_bytes=size_bytes
+        )
+        return bool(
+            self.inflow.excess(
+                {peer.connection: progress},
+                self.inflow.before(),
+                now_ns=self.clock.now_ns(),
+            )
+        )
 
     def figure(self, name: str) -> int:
         """Return one of its figures."""
@@ -212,6 +225,23 @@ class TestPeers:
             ((peer, _),) = server.came.wait_for_count(1)
         server.closed.wait_for_count(1)
         assert server.call(lambda: server.port.peers.get(peer.number)) is None
+
+    @pytest.mark.proves("N3")
+    def test_more_may_wait_of_who_is_admitted(self, server: Server) -> None:
+        """N3: until it is dismissed, and not of who has its number afterwards."""
+        size_bytes = 100 << 20
+        with connected(server) as socket:
+            socket.send(b"x")
+            ((peer, _),) = server.came.wait_for_count(1)
+            assert server.is_too_much(peer, size_bytes)
+            server.call(lambda: server.port.admit(peer, 1 << 30))
+            assert not server.is_too_much(peer, size_bytes)
+            server.call(lambda: server.port.dismiss(peer))
+            assert server.is_too_much(peer, size_bytes)
+        server.closed.wait_for_count(1)
+        server.inflow.opened(peer.connection, now_ns=0)
+        server.call(lambda: server.port.admit(peer, 1 << 30))
+        assert server.is_too_much(peer, size_bytes)
 
     def test_each_event_is_told_once(self, server: Server) -> None:
         """A count of a connection's bytes would begin anew with a second one."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Final
 
 import pytest
@@ -304,3 +306,18 @@ class TestChanges:
         watched = Watched()
         assert parked.changed({1: AWAY}, watched) == []
         assert watched.count == 2
+
+
+@pytest.mark.proves("B1")
+def test_what_is_gone_takes_no_memory() -> None:
+    """B1: a question may be large, and an early deadline may stand before its own."""
+    parked = ParkedQuestions(count_max=10, size_bytes_max=100)
+    parked.park(asked(0, deadline_ns=1, client=OTHER), AWAY, is_away=False)
+    gone = asked(1)
+    parked.park(gone, AWAY, is_away=False)
+    seen = weakref.ref(gone)
+    del gone
+    parked.forget(CLIENT)
+    gc.collect()
+    assert seen() is None
+    assert len(parked) == 1
