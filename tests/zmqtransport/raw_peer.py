@@ -33,4 +33,7 @@ def raw_peer(port: int) -> Iterator[socket.socket]:
         _, size_bytes = stream.read(2)
         # Frames that come with the greeting may end the connection.
         assert b"READY" in stream.read(size_bytes)
+        # Who is ended while it sends need not notice: the kernel at the other end may
+        # have read all, and takes no more.
+        connection.settimeout(2.0)
         yield connection
