@@ -18,6 +18,10 @@ PAUSE_NS_MIN: Final = NS_PER_SECOND // 10
 PAUSE_NS_MAX: Final = 2 * NS_PER_SECOND
 _STEADY_NS: Final = NS_PER_SECOND
 
+# Of our own: a program that has seeded Python's gets the numbers that it expects.  And
+# the system's, which are others in each forked child.
+_RANDOM: Final = random.SystemRandom()
+
 
 @final
 class RetryPause:
@@ -35,7 +39,7 @@ class RetryPause:
         draw: Returns a number from 0 to 1.
     """
 
-    def __init__(self, draw: Callable[[], float] = random.random) -> None:
+    def __init__(self, draw: Callable[[], float] = _RANDOM.random) -> None:
         self._draw = draw
         self._pause_ns = PAUSE_NS_MIN
         self._opened_ns: int | None = None

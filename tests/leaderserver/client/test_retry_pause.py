@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from leaderserver.client.retry_pause import PAUSE_NS_MAX, PAUSE_NS_MIN, RetryPause
@@ -65,3 +67,14 @@ class TestRetryPause:
         pause.opened(now_ns=0)
         assert pause.ended(now_ns=NS_PER_SECOND - 1) == PAUSE_NS_MAX
         assert pause.ended(now_ns=9 * NS_PER_SECOND) == PAUSE_NS_MAX
+
+
+def test_the_random_numbers_of_the_program_are_left_alone() -> None:
+    """E9: a program that has seeded Python's gets what it expects of them."""
+    random.seed(1)
+    expected = random.random()
+    random.seed(1)
+    pause = RetryPause()
+    for number in range(10):
+        assert PAUSE_NS_MIN // 2 <= pause.ended(now_ns=number) <= PAUSE_NS_MAX
+    assert random.random() == expected
