@@ -86,6 +86,7 @@ class Inflow:
 
     Attributes:
         turned_ns: When the server's thread has done something last; set it.
+        waiting_bytes: How much of all waited when `excess` was called last.
     """
 
     def __init__(
@@ -100,6 +101,7 @@ class Inflow:
         )
         self._frame_overhead_bytes = frame_overhead_bytes
         self.turned_ns = 0
+        self.waiting_bytes = 0
         self._given: dict[ConnectionId, _Given] = {}
 
     @classmethod
@@ -224,6 +226,7 @@ class Inflow:
             )
             > 0
         }
+        self.waiting_bytes = sum(waiting.values())
         admitted = {
             connection: given.bytes_max
             for connection in waiting

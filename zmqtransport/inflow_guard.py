@@ -11,8 +11,8 @@ What counts as growth, and how often it looks then, goes by how much may wait: a
 of 19 MiB is a few milliseconds away, and who may have 256 has data of its own that come
 and go.  Files that are mapped, such as a store of LMDB's, are not counted.
 
-It also has the C library return what was freed, where `FreedMemory` says so, and once
-connections were ended.
+It also has the C library return what was freed, where `FreedMemory` says so, once
+connections were ended, and when memory has not grown for a second after much waited.
 """
 
 from __future__ import annotations
@@ -87,6 +87,7 @@ class InflowGuard:
         self.ended_count = 0
         self._ended_ns: int | None = None
         self._look_due_ns = 0
+        self._has_much_waited = False
         self._inflow = inflow
         self._ports = frozenset(ports)
         self.limit(memory_limit_bytes)
@@ -154,6 +155,9 @@ class InflowGuard:
                 self._look_due_ns = now_ns + took_ns * _PAUSE_FACTOR
             elif grown_ns is not None and now_ns - grown_ns >= _GROWING_NS:
                 grown_ns = None
+                if self._has_much_waited:  # and may have gone by itself
+                    self._has_much_waited = False
+                    return_freed()
             self._return_of_ended(now_ns)
 
     def _is_above(self, percent: int, resident_bytes: int) -> bool:
@@ -201,6 +205,8 @@ class InflowGuard:
         ended = self._inflow.excess(
             progress, before, now_ns=now_ns, is_urgent=is_urgent
         )
+        if self._inflow.waiting_bytes > self._inflow.bytes_max // _GROWTH_PART:
+            self._has_much_waited = True
         for connection in ended:
             self._disconnect(connection)
         if ended:
