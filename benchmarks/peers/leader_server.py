@@ -19,10 +19,11 @@ from benchmarks.peers._names import (
     Tally,
     address_of,
 )
-from benchmarks.peers._processes import Guarded, free_ports, guarded
+from benchmarks.peers._processes import Guarded, guarded
 from election import LeaderElection, LeaderSession
 from haservices import HAConfig, HAServices, campaign, open_ha_services
 from haservices.client_services import ClientHAServices
+from haservices.testing.reserved_port import ReservedPort
 from nameservice import NameServiceError
 from retrieval import LeaderInformation
 from zmqtransport import connection_count_possible
@@ -113,21 +114,27 @@ class _Service:
 
 @contextmanager
 def _serve() -> Iterator[_Service]:
-    port, publish_port = free_ports(2)
-    command = [
-        *(sys.executable, "-m", "lodestar", "server"),
-        *("--bind", f"tcp://127.0.0.1:{port}"),
-        *("--publish-bind", f"tcp://127.0.0.1:{publish_port}"),
-        *("--memory-limit-bytes", str(_MEMORY_LIMIT_BYTES), "--log-level", "warning"),
-        *("--connections-max", str(_CLIENTS_MAX), "--sessions-max", str(_CLIENTS_MAX)),
-    ]
-    address = f"leaderserver://127.0.0.1:{port}"
+    # Held, or another process might be given a port before the server has it.
     with (
+        ReservedPort() as requests,
+        ReservedPort() as publications,
         tempfile.TemporaryDirectory() as directory,
-        guarded(command, Path(directory) / "log") as server,
-        open_ha_services(HAConfig(url=address, connect_timeout_seconds=30.0)) as ha,
     ):
-        yield _Service(address, server, ha)
+        command = [
+            *(sys.executable, "-m", "lodestar", "server"),
+            *("--bind", f"tcp://127.0.0.1:{requests.port}"),
+            *("--publish-bind", f"tcp://127.0.0.1:{publications.port}"),
+            *("--memory-limit-bytes", str(_MEMORY_LIMIT_BYTES)),
+            *("--log-level", "warning"),
+            *("--connections-max", str(_CLIENTS_MAX)),
+            *("--sessions-max", str(_CLIENTS_MAX)),
+        ]
+        address = f"leaderserver://127.0.0.1:{requests.port}"
+        with (
+            guarded(command, Path(directory) / "log") as server,
+            open_ha_services(HAConfig(url=address, connect_timeout_seconds=30.0)) as ha,
+        ):
+            yield _Service(address, server, ha)
 
 
 @final

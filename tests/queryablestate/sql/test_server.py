@@ -1139,7 +1139,7 @@ class TestLimits:
         counted none of these connections.
         """
         config = SQLConfig(
-            bind="127.0.0.1:0", statement_timeout_seconds=1.0, worker_count=1
+            bind="127.0.0.1:0", statement_timeout_seconds=5.0, worker_count=1
         )
         with SQLServer(served.ha, config) as server, left_unread(server) as tool:
             assert server.observe().figures["connections"] == 1
