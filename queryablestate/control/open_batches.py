@@ -158,7 +158,7 @@ class OpenBatches:
         self._close(lambda one: (one.job_id, one.query_id) == (job_id, query_id))
 
     def links_closed(self, links: Collection[LinkId], *, now_ns: int) -> None:
-        """Take note that drivers are gone, or are about to come back."""
+        """Record that these drivers are gone; some come back in a moment."""
         for ticket in self._tickets.values():
             if ticket.link in links:
                 ticket.closes_at_ns = min(ticket.closes_at_ns, now_ns + _DRIVER_GONE_NS)

@@ -25,7 +25,7 @@ from leaderserver.store_messages import CommitRequest, GetRequest, PutRecord
 from tests.drills.memory import MEBIBYTE, Memory
 from tests.drills.processes import Contender, Server
 from tests.leaderserver.scripted_client import ScriptedClient
-from tests.zmqtransport.raw_peer import frame_of_many, raw_peer
+from tests.zmqtransport.raw_peer import send_without_end
 from zmqtransport import framing
 
 
@@ -178,22 +178,7 @@ def big_frames_while_stopped(greed: Greed) -> None:
 
 def messages_that_never_end(greed: Greed) -> None:
     """Send frame after frame of messages that have no last one, in ZMTP by hand."""
-    frame = frame_of_many()
-
-    def go_on() -> None:
-        while not greed.is_over:
-            with (
-                contextlib.suppress(OSError),
-                raw_peer(greed.server.port) as connection,
-            ):
-                while not greed.is_over:
-                    connection.sendall(frame)
-
-    threads = [threading.Thread(target=go_on) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    send_without_end(greed.server.port, until=greed.until)
 
 
 def many_topics(greed: Greed) -> None:

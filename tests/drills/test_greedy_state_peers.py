@@ -15,7 +15,7 @@ from tests.drills.state_processes import StateProcesses
 from tests.lodestar.publishing import Publisher
 from tests.queryablestate.proxy_stage import JOB, SCHEMA, STATE
 from tests.recording import wait_until
-from tests.zmqtransport.raw_peer import frame_of_many, raw_peer
+from tests.zmqtransport.raw_peer import raw_peer, send_without_end
 
 
 if TYPE_CHECKING:
@@ -34,20 +34,7 @@ SECONDS: Final = 20.0
 
 def messages_that_never_end(port: int) -> None:
     """Send frame after frame of messages that have no last one."""
-    until = time.monotonic() + SECONDS / 2
-    frame = frame_of_many()
-
-    def go_on() -> None:
-        while time.monotonic() < until:
-            with contextlib.suppress(OSError), raw_peer(port) as connection:
-                while time.monotonic() < until:
-                    connection.sendall(frame)
-
-    threads = [threading.Thread(target=go_on) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    send_without_end(port, until=time.monotonic() + SECONDS / 2)
 
 
 def frames_that_lack_their_end(port: int) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
 
-__all__ = ["FRAME_SIZE_BYTES", "frame_of_many", "raw_peer"]
+__all__ = ["FRAME_SIZE_BYTES", "frame_of_many", "raw_peer", "send_without_end"]
 
 FRAME_SIZE_BYTES: Final = 65_536
 # ZeroMQ RFC 23: the greeting of NULL, and its READY.
@@ -30,10 +33,37 @@ def raw_peer(port: int) -> Iterator[socket.socket]:
         connection.sendall(_GREETING + b"\x04" + bytes([len(_READY)]) + _READY)
         stream = connection.makefile("rb")
         stream.read(len(_GREETING))
-        _, size_bytes = stream.read(2)
+        head = stream.read(2)
+        if len(head) < 2:
+            raise ConnectionResetError("it was ended before it had greeted")
+        size_bytes = head[1]
         # Frames that come with the greeting may end the connection.
         assert b"READY" in stream.read(size_bytes)
         # Who is ended while it sends need not notice: the kernel at the other end may
         # have read all, and takes no more.
         connection.settimeout(2.0)
         yield connection
+
+
+def send_without_end(port: int, *, until: float) -> None:
+    """
+    Send frame after frame of messages that have no last one, over four connections.
+
+    Args:
+        port: Of this machine.
+        until: When to stop, as `time.monotonic` tells it.
+    """
+    frame = frame_of_many()
+
+    def go_on() -> None:
+        while time.monotonic() < until:
+            # That it is ended is what the server should do; then comes the next one.
+            with contextlib.suppress(OSError), raw_peer(port) as connection:
+                while time.monotonic() < until:
+                    connection.sendall(frame)
+
+    threads = [threading.Thread(target=go_on) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
