@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import dis
+import functools
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, Final
 
 import pytest
@@ -75,7 +77,7 @@ def interrupted(
         nonlocal left, where
         if not any(place in frame.f_code.co_filename for place in places):
             return None
-        if event == "line":
+        if event == "line" and _may_be_interrupted(frame):
             if left == 0:
                 where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
                 signal.raise_signal(signal.SIGUSR1)
@@ -94,6 +96,28 @@ def interrupted(
     finally:
         sys.settrace(before)
     return where
+
+
+def _may_be_interrupted(frame: FrameType) -> bool:
+    """
+    Return whether CPython could handle a signal before the line that is next.
+
+    It handles none before a ``try`` or behind the body of a ``with``, which are told as
+    lines, too.  What is raised there passes by the end of the ``with``.
+    """
+    return frame.f_lasti not in _uninterrupted(frame.f_code)
+
+
+@functools.cache
+def _uninterrupted(code: CodeType) -> frozenset[int]:
+    """Return where there is a ``try``, or ``__exit__(None, None, None)`` begins."""
+    steps = list(dis.get_instructions(code))
+    nothings = [step.opname == "LOAD_CONST" and step.argval is None for step in steps]
+    return frozenset(
+        step.offset
+        for index, step in enumerate(steps)
+        if step.opname == "NOP" or nothings[index : index + 3] == [True] * 3
+    )
 
 
 @frozen(kw_only=True)

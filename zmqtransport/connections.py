@@ -47,7 +47,7 @@ import zmq
 
 from nameservice import AuthenticationError, RemoteProtocolError
 from zmqtransport.contexts import end_after
-from zmqtransport.sockets import ZMQSocket, receive_now, translate_zmq_errors
+from zmqtransport.sockets import ZMQSocket, translate_zmq_errors
 
 
 __all__ = [
@@ -68,6 +68,7 @@ __all__ = [
 ConnectionId = NewType("ConnectionId", int)
 """A connection of this process: its file descriptor, used again once it is closed."""
 
+_NOBLOCK: Final = int(zmq.NOBLOCK)
 _EVENT: Final = struct.Struct("=HI")
 _EVENTS: Final = (
     zmq.EVENT_LISTENING
@@ -271,12 +272,14 @@ class ConnectionMonitor:
         Those are all, unless told otherwise, where the socket is held back.
         """
         events: list[ConnectionEvent] = []
+        receive = self.socket.recv  # no `zmq.Frame`: see `queryablestate.client.link`
         for _ in range(event_count_max):
             try:
-                frames = receive_now(self.socket, frame_count_max=2)
+                report = receive(_NOBLOCK)
             except zmq.Again:
                 break
-            events += self._take(*_EVENT.unpack(frames[0].bytes))
+            receive(_NOBLOCK)  # of which address it is
+            events += self._take(*_EVENT.unpack(report))
         return events
 
     def _take(self, number: int, value: int) -> list[ConnectionEvent]:

@@ -151,6 +151,25 @@ class QueryCore:
         self._is_closed = False
         self.requests: Mapping[Request, None] = self._outbox.requests
 
+    def renewed(self, *, now_ns: int) -> QueryCore:
+        """
+        Return a core that remembers what this one has seen, and has nothing under way.
+
+        For a core that an exception has left amid a step.  Only what is whole at any
+        moment is taken over: where the leader was, and what was seen of states.
+
+        Args:
+            now_ns: When it begins.
+        """
+        core = QueryCore(
+            self._config,
+            now_ns=now_ns,
+            first_address=self._session.leader_address,
+            name_service=self._session.unopened,
+        )
+        core._keys.routes.remember(self._keys.routes)
+        return core
+
     # -- queries -------------------------------------------------------------------
 
     @property

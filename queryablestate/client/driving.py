@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING, TypeVar, assert_never
 
 from haservices import HAConfig
 from nameservice import ForkGuard, NameServiceError, SystemClock
@@ -38,7 +38,7 @@ from zmqtransport.log_budget import LogBudget
 
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from haservices import HAServices
     from queryablestate.client.config import QueryConfig
@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 
 
 __all__ = ["QueryDriver"]
+
+T = TypeVar("T")
 
 
 class QueryDriver(ABC):
@@ -90,6 +92,7 @@ class QueryDriver(ABC):
         self._context: ZMQContext | None = None
         self._link: QueryLink | None = None
         self._node_links: dict[int, QueryLink] = {}
+        self._open_links: set[QueryLink] = set()
         # Those whose signal may have been taken by a send: they are looked at next.
         self._unlooked: dict[QueryLink, None] = {}
         self._events: deque[QueryEvent] = deque()
@@ -128,6 +131,10 @@ class QueryDriver(ABC):
     @abstractmethod
     def _link_closing(self, link: QueryLink) -> None:
         """Wait for *link* no more."""
+
+    def _whole(self, action: Callable[[], T]) -> T:
+        """Do *action*, which opens or closes sockets, to its end."""
+        return action()
 
     @abstractmethod
     def _complete(self, requests: Sequence[Request]) -> None:
@@ -211,15 +218,22 @@ class QueryDriver(ABC):
     def _open(self, address: str, number: int = 0) -> QueryLink:
         """Begin to connect to a proxy, or to a node."""
         assert self._context is not None
-        return QueryLink(
-            self._context,
-            address,
-            credentials=self._credentials,
-            config=self._finder.config,
-            clock=self.clock,
-            budget=self._budget,
-            number=number,
-        )
+        context = self._context
+
+        def open_link() -> QueryLink:
+            link = QueryLink(
+                context,
+                address,
+                credentials=self._credentials,
+                config=self._finder.config,
+                clock=self.clock,
+                budget=self._budget,
+                number=number,
+            )
+            self._open_links.add(link)
+            return link
+
+        return self._whole(open_link)
 
     def _watch_link(self, link: QueryLink) -> None:
         """Take note of what happened to the connection."""
@@ -253,4 +267,5 @@ class QueryDriver(ABC):
         if link is not None:
             self._unlooked.pop(link, None)
             self._link_closing(link)
-            link.close()
+            self._whole(link.close)
+            self._open_links.discard(link)

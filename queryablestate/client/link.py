@@ -57,6 +57,7 @@ PROXY_SOCKET_LIMITS: Final = SocketLimits(
 )
 _NOBLOCK: Final = int(zmq.NOBLOCK)
 _POLLIN: Final = int(zmq.POLLIN)
+_RCVMORE: Final = int(zmq.RCVMORE)
 
 
 @final
@@ -152,9 +153,10 @@ class QueryLink:
         while is_likely or zmq.zmq_poll(self._readable, 0):
             is_likely = False
             try:
-                frame = socket.recv(_NOBLOCK, copy=False)
-                payload = socket.recv(_NOBLOCK) if frame.more else b""
-                decoded = decode_to_client(frame.buffer)
+                # No `zmq.Frame`: what a handler raises while one is freed is lost.
+                envelope = socket.recv(_NOBLOCK)
+                payload = socket.recv(_NOBLOCK) if socket.getsockopt(_RCVMORE) else b""
+                decoded = decode_to_client(envelope)
                 message = MessageCame(decoded, payload, self.number)
             except zmq.Again:
                 return None

@@ -30,6 +30,7 @@ __all__ = [
     "RouteRead",
     "StaleRouteError",
     "StateName",
+    "begin_anew",
 ]
 
 StateName: TypeAlias = tuple[str, str]
@@ -188,3 +189,19 @@ class Call:
 
 
 Request: TypeAlias = KeysRead | RouteRead | NodeRead | Call
+
+
+def begin_anew(request: Request) -> None:
+    """Have *request*, which is not done, be as it was when it was asked."""
+    assert not request.is_done
+    request.error = None
+    match request:
+        case KeysRead():
+            request.reading = request.partial_error = None
+            request.is_repeated = False
+        case NodeRead():
+            request.hold_until_ns = 0
+        case Call():
+            request.hold_until_ns = request.pause_ns = 0
+        case RouteRead():
+            pass

@@ -65,6 +65,7 @@ class QuerySession:
             there was an answer.
         is_trusting: Whether the address that was given first has always done, and the
             name service was never asked.
+        unopened: The URL of a name service that is still to be opened, or None.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class QuerySession:
         self.key_count_max = 1
         self.frame_size_bytes_max = 1
         self._leader = LeaderTold(address=first_address)
-        self._unopened = name_service
+        self.unopened = name_service
         self.is_trusting = first_address is not None
         self._is_unconfirmed = self.is_trusting
         self._epoch = 0
@@ -97,6 +98,11 @@ class QuerySession:
         self._problem: NameServiceError | None = None
         self._refusal: NameServiceError | None = None
         self._refused_until_ns = 0
+
+    @property
+    def leader_address(self) -> str | None:
+        """Return where the leader is, as far as is known."""
+        return self._leader.address
 
     @property
     def is_connected(self) -> bool:
@@ -147,8 +153,8 @@ class QuerySession:
                 return UnreachableError(problem.target, waited_seconds, problem.detail)
             if problem is not None:
                 return problem
-            if self._unopened is not None:
-                return UnreachableError(self._unopened, waited_seconds)
+            if self.unopened is not None:
+                return UnreachableError(self.unopened, waited_seconds)
             return NoLeaderError(QUERY_PROXY, waited_seconds)
         if self.secret is not None and least is not None:
             generation, batch_id = split_floor(least)
@@ -177,7 +183,7 @@ class QuerySession:
     def leader_told(self, leader: LeaderTold) -> bool:
         """Take note of who leads; return whether a session ended by that."""
         if leader.problem is None:
-            self._unopened = None
+            self.unopened = None
         if not leader.is_known:
             self._leader = evolve(self._leader, problem=None)
             return False

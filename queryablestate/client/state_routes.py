@@ -87,6 +87,19 @@ class StateRoutes:
 
     # -- what is wanted --------------------------------------------------------------
 
+    def remember(self, before: StateRoutes) -> None:
+        """
+        Remember what another one has seen (rule Q1); each route is asked for anew.
+
+        Args:
+            before: Has no state in common with this one, and is used no more.
+        """
+        for state, seen in tuple(before.traffic.items()):
+            if seen.route is not None:
+                traffic = self.traffic_of(state)
+                traffic.route, traffic.floors = seen.route, seen.floors
+                traffic.is_stale = True
+
     def traffic_of(self, state: StateName) -> StateTraffic:
         """Return what is known of a state; it is new if that is nothing."""
         traffic = self._traffic.get(state)

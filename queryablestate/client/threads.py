@@ -20,6 +20,11 @@ barrier between them, which a lock is.
 
 Nothing happens while no thread asks: a connection that closes meanwhile, and a leader
 that changes, are noticed by the next request.
+
+A signal handler may raise an exception anywhere, `KeyboardInterrupt` for one.  Amid a
+turn it leaves half a message in a socket, or an answer that was taken from the core and
+told to none.  So the next turn begins anew, with other links and a core that only
+remembers what was seen (`QueryShell._begin_anew`): all that is asked is idempotent.
 """
 
 from __future__ import annotations
@@ -28,10 +33,11 @@ import _thread
 import os
 import select
 import threading
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Final, TypeVar, final
 
 from nameservice import ConfigurationError, LocalProtocolError
 from nameservice.clock import NS_PER_MS
+from nameservice.uninterrupted import uninterrupted
 from queryablestate.client.driving import QueryDriver
 from queryablestate.client.events import (
     ClientClosed,
@@ -40,12 +46,12 @@ from queryablestate.client.events import (
     TimeWent,
 )
 from queryablestate.client.link import QueryLink
-from queryablestate.client.requests import KeysRead
+from queryablestate.client.requests import KeysRead, begin_anew
 from zmqtransport import new_context
 
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from haservices import HAConfig, HAServices
     from queryablestate.client.config import QueryConfig
@@ -55,7 +61,10 @@ if TYPE_CHECKING:
 
 __all__ = ["QueryShell"]
 
+T = TypeVar("T")
+
 _WAIT_MS_MAX: Final = 60_000
+_ATTEMPT_COUNT_MAX: Final = 10
 _TIME_WENT: Final = TimeWent()
 _IN_A_HANDLER: Final = "a signal handler may close a client, not ask it"
 
@@ -64,14 +73,20 @@ _IN_A_HANDLER: Final = "a signal handler may close a client, not ask it"
 class _Waiter:
     """One thread that waits, for one or more requests."""
 
-    __slots__ = ("lock", "open_count", "thread_id")
+    __slots__ = ("lock", "open_count", "requests", "thread_id")
 
     lock: threading.Lock
     """Held until there is something to look at; none before the thread sleeps."""
 
-    def __init__(self, open_count: int) -> None:
-        self.open_count = open_count
+    def __init__(self, requests: Sequence[Request]) -> None:
+        self.requests = requests
+        self.open_count = len(requests)
         self.thread_id = _thread.get_ident()
+
+    def wake(self) -> None:
+        """Have the thread look, which sleeps unless it was woken already."""
+        if self.lock.locked():
+            self.lock.release()
 
 
 @final
@@ -95,6 +110,7 @@ class QueryShell(QueryDriver):
     ) -> None:
         super().__init__(services, credentials, config, first_address=first_address)
         self._is_news = False
+        self._is_amid_turn = False  # under the lock, also if a turn was broken off
         # Guards what follows, and what is inherited.  It knows its owner: a signal
         # handler runs amid a turn of its own thread, and must not begin another.
         self._lock = threading.RLock()
@@ -115,6 +131,7 @@ class QueryShell(QueryDriver):
         self._main_thread_id = threading.main_thread().ident  # it runs signal handlers
         self._polling_until_ns = 0
         self._is_closed = False
+        self._is_released = False
         # Of the same lock: one of its own could be held where a signal handler closes.
         self._closed = threading.Condition(self._lock)
         self._poll = select.poll()
@@ -143,32 +160,39 @@ class QueryShell(QueryDriver):
         self._guard.check()
         if self._is_interrupted():
             raise LocalProtocolError(_IN_A_HANDLER)
-        waiter = _Waiter(len(requests))
+        waiter = _Waiter(requests)
         for request in requests:
             request.waiter = waiter
         try:
             with self._lock:
                 if waiter.thread_id == self._main_thread_id:
                     self._check_not_waiting()
+                self._begin_turn()
                 if not self._ask_now(requests):
                     self._turn(requests)
-                    if not waiter.open_count:
-                        return
-                is_driving = self._driver is None
+                is_done = not waiter.open_count
+                is_driving = not is_done and self._driver is None
                 if is_driving:
                     self._driver = waiter
-                else:
+                elif not is_done:
                     waiter.lock = threading.Lock()
                     waiter.lock.acquire()
                     self._waiters[waiter] = None
                     self._hurry()
+                self._is_amid_turn = False
+            if is_done:
+                return
             if not is_driving:
                 waiter.lock.acquire()
                 if self._driver is not waiter:
                     return  # done
             self._drive(waiter)
         except BaseException:  # KeyboardInterrupt, for one
-            self._give_up(waiter, requests)
+            try:
+                self._give_up(waiter)
+            except BaseException:  # another one, before it was ready for that
+                self._give_up(waiter)
+                raise
             raise
 
     def pause(self, seconds: float) -> None:
@@ -189,21 +213,31 @@ class QueryShell(QueryDriver):
             # `threading` takes locks that the interrupted thread may hold already.
             _thread.start_new_thread(self.close, ())
             return
-        with self._lock:
-            if self._is_closed:
-                return
-            self._is_closed = True
-            self._closed.notify_all()
-            self._step(ClientClosed())
-            self._turn()
-            self._close_link()
-            for number in list(self._node_links):
-                self._close_node_link(number)
-            self._wake()
-            self._release()
-        self._finder.close()
-        assert self._context is not None
-        self._context.term()
+        is_released = True
+        try:
+            with self._lock:
+                is_released = self._is_released
+                if is_released:
+                    return
+                self._is_released = True
+                self._begin_turn()
+                self._is_closed = True
+                self._closed.notify_all()
+                self._step(ClientClosed())
+                self._turn()
+                self._close_link()
+                for number in list(self._node_links):
+                    self._close_node_link(number)
+                self._wake()
+                self._release()
+                self._is_amid_turn = False
+            self._finder.close()
+            assert self._context is not None
+            self._whole(self._context.term)
+        except BaseException:
+            if not is_released:
+                self._is_released = False  # it can be closed once more
+            raise
 
     def _is_interrupted(self) -> bool:
         """Return whether this thread is amid a turn, and now in a signal handler."""
@@ -228,17 +262,23 @@ class QueryShell(QueryDriver):
     def _drive(self, waiter: _Waiter) -> None:
         """Receive for everybody, until *waiter* has its answer."""
         ready: list[tuple[int, int]] | None = None
+        wait_ms = 0
         links: Mapping[int, QueryLink] = {}
         while True:
             with self._lock:
+                self._begin_turn()
                 if ready is not None:  # who begins to drive has just had a turn
                     self._turn(has_come=self._look_at(ready, links))
-                if not waiter.open_count:
+                is_done = not waiter.open_count
+                if is_done:
                     self._hand_over()
-                    return
-                wait_ms = self._wait_ms()
+                else:
+                    wait_ms = self._wait_ms()
                 poll = self._poll
                 links = self._by_descriptor
+                self._is_amid_turn = False
+            if is_done:
+                return
             ready = poll.poll(wait_ms)
 
     def _look_at(
@@ -252,7 +292,7 @@ class QueryShell(QueryDriver):
                 continue
             link = links[descriptor]
             if not self._is_present(link):
-                continue
+                continue  # it was closed meanwhile
             if descriptor == link.descriptors[0]:
                 self._unlooked[link] = None
                 has_come = link
@@ -265,21 +305,30 @@ class QueryShell(QueryDriver):
         self._driver = None
         if self._waiters:
             self._driver = waiter = next(iter(self._waiters))
+            waiter.wake()
             del self._waiters[waiter]
-            waiter.lock.release()
         elif self._is_closed:
             self._release()
 
-    def _give_up(self, waiter: _Waiter, requests: Sequence[Request]) -> None:
-        """Forget *requests*: the thread that asked has been interrupted."""
-        with self._lock:
+    def _give_up(self, waiter: _Waiter) -> None:
+        """Forget *waiter*: its thread has been interrupted, and may be again."""
+        requests = waiter.requests
+        for attempts_left in reversed(range(_ATTEMPT_COUNT_MAX)):
             try:
-                self._waiters.pop(waiter, None)
-                self._turn()
-                self._step(RequestsDropped(requests=requests))
-            finally:  # a second Ctrl-C, for one
-                if self._driver is waiter:
-                    self._hand_over()
+                with self._lock:
+                    waiter.requests = ()
+                    self._begin_turn()
+                    self._waiters.pop(waiter, None)
+                    self._turn()
+                    self._step(RequestsDropped(requests=requests))
+                    if self._driver is waiter:
+                        self._hand_over()
+                    self._is_amid_turn = False
+            except BaseException:
+                if not attempts_left:
+                    raise
+            else:
+                return
 
     def _wait_ms(self) -> int:
         """Return how long to wait for the socket, rounded up; under the lock."""
@@ -299,6 +348,51 @@ class QueryShell(QueryDriver):
             self._wake()
 
     # -- turns -------------------------------------------------------------------------
+
+    def _begin_turn(self) -> None:
+        """Begin what must be whole, or begin anew if it was not; under the lock."""
+        if self._is_amid_turn:
+            self._begin_anew()
+        self._is_amid_turn = True
+
+    def _begin_anew(self) -> None:
+        """
+        Ask anew what threads wait for, over other links; under the lock.
+
+        What is done here may be broken off as well, and is done once more then.
+        """
+        self._link = None
+        self._node_links.clear()
+        self._unlooked.clear()
+        self._events.clear()
+        self._make_poll()
+        for link in tuple(self._open_links):
+            self._whole(link.close)
+            self._open_links.discard(link)
+        self._core = self._core.renewed(now_ns=self.clock.now_ns())
+        self._requests = self._core.requests
+        waiters = list(self._waiters)
+        if self._driver is not None and self._driver not in self._waiters:
+            waiters.append(self._driver)
+        unanswered: list[Request] = []
+        for waiter in waiters:
+            left = [request for request in waiter.requests if not request.is_done]
+            waiter.open_count = len(left)
+            unanswered += left
+        for request in unanswered:
+            begin_anew(request)
+        for waiter in tuple(self._waiters):
+            if waiter is self._driver or not waiter.open_count:
+                waiter.wake()
+                del self._waiters[waiter]
+        if self._finder.has_heard or self._finder.problem is not None:
+            self._is_news = False
+            self._step(self._leader_told())
+        if self._is_closed:
+            self._step(ClientClosed())
+        unanswered.sort(key=lambda request: request.asked_ns)
+        self._step(RequestsAsked(unanswered))
+        self._wake()  # who drives has waited for the links of before
 
     def _ask_now(self, requests: Sequence[Request]) -> bool:
         """Ask by the shortest way if that is open; return whether it was."""
@@ -368,8 +462,11 @@ class QueryShell(QueryDriver):
             waiter: _Waiter = request.waiter
             waiter.open_count -= 1
             if not waiter.open_count and waiter in self._waiters:
+                waiter.wake()
                 del self._waiters[waiter]
-                waiter.lock.release()
+
+    def _whole(self, action: Callable[[], T]) -> T:
+        return uninterrupted(action)
 
     def _link_opened(self, link: QueryLink) -> None:
         self._unlooked[link] = None

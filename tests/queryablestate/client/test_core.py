@@ -44,7 +44,12 @@ from queryablestate.client.events import (
     SayHello,
     SendRequest,
 )
-from queryablestate.client.requests import UNANSWERED, Request, StaleRouteError
+from queryablestate.client.requests import (
+    UNANSWERED,
+    Request,
+    StaleRouteError,
+    begin_anew,
+)
 from queryablestate.client.routes import ENTRY, EXISTS, Asking
 from queryablestate.schema.schema import AtomicType
 from queryablestate.wire.clients import (
@@ -2079,6 +2084,32 @@ class TestNodeReads:
         (again,) = talk.wait_for_deadline()
         talk.refuse(again, "stale-route")
         assert isinstance(slow.error, StaleRouteError)
+
+    @pytest.mark.proves("Q1", "Q3")
+    def test_a_core_that_begins_anew_remembers_what_was_seen(self) -> None:
+        """After an exception amid a step, no answer is older than those before it."""
+        talk = Conversation()
+        seen = talk.read("N1")
+        talk.state.batch_ids = [5, 5]
+        (ask,) = talk.begin_routed(seen)
+        talk.answer(ask)
+        assert seen.is_done
+        waiting = talk.read("N1")
+        talk.ask(waiting)
+        talk.core = talk.core.renewed(now_ns=talk.now_ns)
+        begin_anew(waiting)
+        assert talk.ask(waiting) == (ConnectTo(address=ADDRESS),)
+        (hello,) = talk.step(ConnectionMade())
+        (describe,) = talk.welcome(hello)
+        (ask,) = talk.describe(describe)
+        talk.state.batch_ids = [4, 4]
+        (again,) = talk.answer(ask)
+        assert not waiting.is_done
+        assert asked(again).min_batch_id == 5
+        talk.state.batch_ids = [5, 5]
+        talk.answer(again)
+        assert waiting.is_done
+        assert waiting.error is None
 
     @pytest.mark.proves("Q1")
     def test_a_state_that_is_gone_is_held_against_the_floor(self) -> None:

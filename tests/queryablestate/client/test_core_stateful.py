@@ -6,10 +6,15 @@ take over; proxies that come and go, lose sessions, forget questions, answer lat
 twice, in another order, refuse, lie, or answer as of an older batch.  Whatever happens,
 every request ends once and by its deadline; what it is told is no older than what this
 client was told before (rule Q1); and once everything works again, so does the client.
+Any step may be broken off before any line, as by what a signal handler raises.
 """
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import msgspec
@@ -45,7 +50,7 @@ from queryablestate.client.events import (
     TimeWent,
 )
 from queryablestate.client.floors import PRESENT
-from queryablestate.client.requests import UNANSWERED, KeysRead, Request
+from queryablestate.client.requests import UNANSWERED, KeysRead, Request, begin_anew
 from queryablestate.client.routes import ROWS
 from queryablestate.schema.values import ValueCodec
 from queryablestate.wire.clients import DescribeState, StateDescribed, Welcome
@@ -87,6 +92,35 @@ class Asked:
     floors: dict[int, tuple[int, int]]
 
 
+class BrokenOffError(BaseException):
+    """What a signal handler raises."""
+
+
+@contextmanager
+def broken_off(line_index: int | None) -> Iterator[None]:
+    """Break off before that line of the client, if there are as many."""
+    left = line_index
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal left
+        if left is None or "/queryablestate/client/" not in frame.f_code.co_filename:
+            return None
+        if event == "line":
+            left -= 1
+            if left < 0:
+                left = None
+                raise BrokenOffError
+        return trace
+
+    before = sys.gettrace()
+    if line_index is not None:
+        sys.settrace(trace)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
+
+
 class QueryMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
@@ -111,15 +145,39 @@ class QueryMachine(RuleBasedStateMachine):
         self.named: set[int] = set()
         # What this client has been told last of each key group: generation and batch.
         self.seen: dict[int, tuple[int, int]] = {}
+        # Before which line of the core, or which effect, the next step is broken off.
+        self.broken_line: int | None = None
+        self.broken_effect: int | None = None
 
     # -- plumbing ----------------------------------------------------------------------
 
     def step(self, event: QueryEvent) -> None:
         """Have *event* happen, and take note of what the core says."""
-        effects = self.core.step(event, now_ns=self.now_ns)
+        line, self.broken_line = self.broken_line, None
+        count, self.broken_effect = self.broken_effect, None
+        try:
+            with broken_off(line):
+                effects = self.core.step(event, now_ns=self.now_ns)
+        except BrokenOffError:
+            self.begin_anew()
+            return
         self.core.check_invariants()
-        for effect in effects:
+        for effect in effects[:count]:
             self.perform(effect)
+        if count is not None:
+            self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Do as a shell after a step that was broken off."""
+        self.connected = None
+        self.wire.clear()
+        for request in [request for request in self.asked if request.is_done]:
+            self.complete(request)
+        self.core = self.core.renewed(now_ns=self.now_ns)
+        for request in self.asked:
+            begin_anew(request)
+        self.step(LeaderTold(address=self.leader, epoch=self.epoch))
+        self.step(RequestsAsked(tuple(self.asked)))
 
     def perform(self, effect: QueryEffect) -> None:
         """Do what the core says."""
@@ -244,6 +302,16 @@ class QueryMachine(RuleBasedStateMachine):
         del self.asked[read]
         self.step(RequestsDropped(requests=(read,)))
 
+    @rule(line_index=st.integers(0, 150))
+    def break_off_step(self, line_index: int) -> None:
+        """Have an exception come before a line of the next step."""
+        self.broken_line = line_index
+
+    @rule(count=st.integers(0, 3))
+    def break_off_effects(self, count: int) -> None:
+        """Have an exception come before so many effects are performed."""
+        self.broken_effect = count
+
     # -- time --------------------------------------------------------------------------
 
     @rule()
@@ -301,6 +369,33 @@ class QueryMachine(RuleBasedStateMachine):
             )
             self.step(ConnectionMade())
             self.answer_all(age=0)
+
+    @precondition(lambda self: self.leader is not None)
+    @rule(keys=st.lists(st.sampled_from(KEYS), min_size=1, max_size=6))
+    def go_on(self, keys: list[str]) -> None:
+        """Ask, and have all work until that question is under way."""
+        self.ask(
+            keys=keys,
+            deadline_ms=3_000,
+            is_partial=False,
+            wants_newest=False,
+            count=1,
+        )
+        for _ in range(10):
+            if any(self.is_question(sent) for sent in self.wire):
+                break
+            if self.wire:
+                sent = self.wire.pop(0)
+                self.answer(sent, number_of(sent), age=0)
+            elif self.connected is not None:
+                self.step(ConnectionMade())
+
+    @staticmethod
+    def is_question(sent: Sent) -> bool:
+        """Return whether it asks for keys."""
+        return isinstance(sent.effect, SendRequest) and isinstance(
+            sent.effect.message, Ask
+        )
 
     @precondition(lambda self: self.wire)
     @rule(age=st.integers(0, 1))
@@ -450,6 +545,7 @@ class QueryMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Once everything works again, what is asked is answered."""
+        self.broken_line = self.broken_effect = None
         if self.leader is None:
             self.lead(ADDRESSES[0])
         self.settle()

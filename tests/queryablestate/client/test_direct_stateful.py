@@ -110,6 +110,12 @@ class DirectMachine(QueryMachine):
             case _:
                 super().perform(effect)
 
+    def begin_anew(self) -> None:
+        """Do as a shell after a step that was broken off."""
+        for link in [*self.opening, *self.links]:
+            self.over(link)
+        super().begin_anew()
+
     def ticket(self, link: int, message: AskNode) -> tuple[int, int]:
         """Return the version and the time of the ticket that a question names."""
         version, issued_ns = self.shown[link, message.ticket_id].split()

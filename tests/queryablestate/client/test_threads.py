@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import signal
+import statistics
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from contextlib import suppress
+from typing import Any, Final
 
 import msgspec
 import pytest
+import zmq
 
 from haservices import HAServices
 from nameservice import ConfigurationError, LocalProtocolError
@@ -23,6 +26,7 @@ from queryablestate import (
 from queryablestate.wire.questions import Ask
 from tests.exhausted_descriptors import no_more_descriptors
 from tests.forking import run_in_child
+from tests.interrupting import handling, interrupted
 from tests.leaks import assert_closed, process_figures, settled
 from tests.queryablestate.scripted_proxy import Lead, Reply, ScriptedProxy, error_frame
 from tests.queryablestate.scripted_state import (
@@ -31,9 +35,14 @@ from tests.queryablestate.scripted_state import (
     row,
 )
 from tests.recording import WAIT_SECONDS
+from tests.tiers import nightly_after
 
 
 pytestmark = pytest.mark.shells
+
+LINE_STEP: Final = 5
+PLACES: Final = ("/queryablestate/client/", "/queryablestate/wire/", "/zmqtransport/")
+INTERRUPTED_COUNT: Final = 1_000
 
 
 @pytest.fixture
@@ -359,6 +368,154 @@ class TestThreads:
         assert client.get(*STATE, "N3") == row(3)
 
     @pytest.mark.proves("Q3")
+    @pytest.mark.parametrize("first", nightly_after(1, range(LINE_STEP)))
+    @pytest.mark.usefixtures("proxy")
+    def test_an_exception_before_any_line_costs_no_answer(
+        self, services: HAServices, first: int
+    ) -> None:
+        """
+        What Ctrl-C breaks off, another thread and the next question do not notice.
+
+        Half a message was left in the socket, and an answer for another thread was
+        taken and told to none: both waited until their deadlines.
+        """
+        with QueryableStateClient(services, deadline_seconds=5) as client:
+            client.get(*STATE, "N1")
+            over = threading.Event()
+
+            def ask_on() -> None:
+                while not over.is_set():
+                    assert client.get(*STATE, "N2") == row(2)
+                    over.wait(0.001)
+
+            with ThreadPoolExecutor(1) as pool:
+                asking = pool.submit(ask_on)
+                try:
+                    with handling(signal.SIGUSR1, _raise_interrupt):
+                        line_index = first
+                        while _is_broken_off(client, line_index):
+                            assert client.get(*STATE, "N4") == row(4)
+                            line_index += LINE_STEP
+                finally:
+                    over.set()
+                asking.result(WAIT_SECONDS)
+            assert client._shell._core.request_count == 0
+
+    @pytest.mark.proves("Q3")
+    @pytest.mark.parametrize("first", nightly_after(1, range(LINE_STEP)))
+    @pytest.mark.parametrize("line_index", [60, 90, 120])
+    @pytest.mark.usefixtures("proxy")
+    def test_an_exception_amid_what_another_brings_about(
+        self, services: HAServices, line_index: int, first: int
+    ) -> None:
+        """
+        A second Ctrl-C before any line of giving up leaves the client usable.
+
+        It left a driver that was gone, or what was half begun anew.
+        """
+        with QueryableStateClient(services, deadline_seconds=5) as client:
+            give_up = client._shell._give_up
+            where: str | None = ""
+            again_index = first
+
+            def give_up_amid(waiter: Any) -> None:
+                nonlocal where
+                del client._shell._give_up  # once
+                where = "before it is protected"
+                where = interrupted(
+                    lambda: give_up(waiter), places=PLACES, line_index=again_index
+                )
+
+            with handling(signal.SIGUSR1, _raise_interrupt):
+                while where is not None:
+                    client.get(*STATE, "N1")
+                    client._shell._give_up = give_up_amid  # type: ignore[method-assign]
+                    where = ""
+                    assert _is_broken_off(client, line_index)
+                    assert where != "", "that line is no part of a turn"
+                    assert client.get(*STATE, "N4") == row(4)
+                    again_index += LINE_STEP
+            assert again_index > LINE_STEP
+            assert client._shell._driver is None
+            assert client._shell._core.request_count == 0
+
+    @pytest.mark.proves("Q3")
+    @pytest.mark.usefixtures("proxy")
+    def test_a_close_that_is_broken_off_is_done_once_more(
+        self, services: HAServices
+    ) -> None:
+        """It released nothing any more, and left a thread and its sockets."""
+        line_index = 0
+        where: str | None = ""
+        while where is not None:
+            client = QueryableStateClient(services)
+            client.get(*STATE, "N1")
+            with handling(signal.SIGUSR1, _raise_interrupt):
+                try:
+                    where = interrupted(
+                        client.close, places=PLACES, line_index=line_index
+                    )
+                except KeyboardInterrupt:
+                    client.close()
+            context = client._shell._context
+            assert context is not None
+            assert context.closed
+            line_index += LINE_STEP
+        assert line_index > LINE_STEP
+
+    @pytest.mark.proves("Q3")
+    @pytest.mark.usefixtures("proxy")
+    def test_no_frame_is_freed_where_signals_are_handled(
+        self, client: QueryableStateClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """
+        A Ctrl-C ends a question, also amid what ZeroMQ does.
+
+        What was raised while pyzmq freed a `zmq.Frame` was printed, and not raised.
+        """
+        threads: set[int] = set()
+
+        class Frame(zmq.Frame):
+            def __init__(self, *args: Any, **options: Any) -> None:
+                threads.add(threading.get_ident())
+                super().__init__(*args, **options)
+
+        monkeypatch.setattr(zmq, "Frame", Frame)
+        client.get(*STATE, "N1")
+        client.get_many(*STATE, ["N1", "N2"])
+        assert threads, "the proxy receives frames"
+        assert threading.get_ident() not in threads
+
+    @pytest.mark.proves("Q3")
+    @pytest.mark.usefixtures("proxy")
+    @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+    def test_exceptions_at_any_moment_leave_the_client_usable(
+        self, client: QueryableStateClient
+    ) -> None:
+        """They come amid what Python calls, too, and amid what others have begun."""
+        durations: list[float] = []
+        for _ in range(100):
+            begun = time.perf_counter()
+            client.get(*STATE, "N1")
+            durations.append(time.perf_counter() - begun)
+        duration = statistics.median(durations)
+        raised_count = 0
+
+        def interrupt(*_: object) -> None:
+            nonlocal raised_count
+            raised_count += 1
+            raise KeyboardInterrupt
+
+        with handling(signal.SIGALRM, interrupt):
+            for count in range(1, INTERRUPTED_COUNT + 1):
+                part = 0.1 + 1.9 * count / INTERRUPTED_COUNT
+                with suppress(KeyboardInterrupt):
+                    signal.setitimer(signal.ITIMER_REAL, part * duration)
+                    while raised_count < count:
+                        client.get(*STATE, "N1")
+        assert client.get(*STATE, "N2") == row(2)
+
+    @pytest.mark.proves("Q3")
     @pytest.mark.parametrize("is_driving", [True, False])
     def test_a_question_of_a_signal_handler(
         self,
@@ -536,3 +693,14 @@ class TestClosing:
 
 def _raise_interrupt(*_: object) -> None:
     raise KeyboardInterrupt
+
+
+def _is_broken_off(client: QueryableStateClient, line_index: int) -> bool:
+    """Ask, and be interrupted before that line; return whether there are as many."""
+    try:
+        where = interrupted(
+            lambda: client.get(*STATE, "N3"), places=PLACES, line_index=line_index
+        )
+    except KeyboardInterrupt:
+        return True
+    return where is not None
