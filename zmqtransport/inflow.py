@@ -85,7 +85,7 @@ class Inflow:
         frame_overhead_bytes: What a frame takes beside its content, at least.
 
     Attributes:
-        turned_ns: When the server's thread has done something last; set it.
+        given_count: How many messages the server was given, of any connection.
         waiting_bytes: How much of all waited when `excess` was called last.
     """
 
@@ -100,7 +100,7 @@ class Inflow:
             bytes_per_connection_max=bytes_per_connection_max, bytes_max=bytes_max
         )
         self._frame_overhead_bytes = frame_overhead_bytes
-        self.turned_ns = 0
+        self.given_count = 0
         self.waiting_bytes = 0
         self._given: dict[ConnectionId, _Given] = {}
 
@@ -184,6 +184,7 @@ class Inflow:
 
     def given(self, connection: ConnectionId, frame_sizes_bytes: Iterable[int]) -> None:
         """Record one message that the server was given."""
+        self.given_count += 1
         given = self._given.get(connection)
         if given is not None:
             for size_bytes in frame_sizes_bytes:

@@ -87,6 +87,8 @@ class InflowGuard:
         self.ended_count = 0
         self._ended_ns: int | None = None
         self._look_due_ns = 0
+        self._given_count = 0
+        self._given_ns = 0
         self._has_much_waited = False
         self._inflow = inflow
         self._ports = frozenset(ports)
@@ -140,6 +142,8 @@ class InflowGuard:
             connection_count = self._inflow.connection_count
             is_urgent = self._is_above(_URGENT_PERCENT, resident_bytes)
             now_ns = self._clock.now_ns()
+            if self._given_count != self._inflow.given_count:
+                self._given_count, self._given_ns = self._inflow.given_count, now_ns
             if is_urgent or (
                 now_ns >= self._look_due_ns
                 and growth.is_unexplained(
@@ -190,10 +194,9 @@ class InflowGuard:
     def _look(self, *, is_urgent: bool) -> None:
         now_ns = self._clock.now_ns()
         connections = self._inflow.connections
-        if now_ns - self._inflow.turned_ns > _STALL_NS:
+        if now_ns - self._given_ns > _STALL_NS:
             connections = self._find_connections() or connections
         before = self._inflow.before()
-        # Of most it takes one system call to see that nothing waits.
         # Of most connections one system call says that nothing waits.
         progress = {
             connection: known

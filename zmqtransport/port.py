@@ -171,9 +171,8 @@ class Port:
         except RemoteProtocolError as error:
             self.drop(error)
             return
-        sizes_bytes = [len(frame) for frame in frames[1:]]
+        _, *sizes_bytes = map(len, frames)
         self._received_bytes += sum(sizes_bytes)
-        self._inflow.turned_ns = self._clock.now_ns()
         self._inflow.given(connection, sizes_bytes)
         routing_id = frames[0].bytes
         peer = self.peers.find(connection, routing_id)

@@ -39,7 +39,7 @@ from zmqtransport import BytesInFlight, UnreadAnswers
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from nameservice import Clock
     from nameservice.observation import Latencies
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from queryablestate.node.direct_reads import DirectStore
     from queryablestate.node.reads import Found
     from queryablestate.wire.direct import AskNode, DirectTicket, ShowTicket
-    from zmqtransport import ConnectionEvent, Peer
+    from zmqtransport import Peer
 
 
 __all__ = ["DirectAnswerer"]
@@ -85,12 +85,14 @@ class DirectAnswerer:
         is_current: Says whether the node may answer under that ticket now; see
             `NodeCore.is_current`.
         admit: Says whether a question about a state of that job may be answered now.
-        send: Sends frames to a client, now or not at all; returns whether it did.
+        send: Sends frames to a client, now or not at all, and counts them by
+            *in_flight*; returns whether it did.
         latencies: Is told how long answers took.
         standing: Returns what stands for the node's part in a job; if that is another
             one when rows have been read, they are not told.
 
     Attributes:
+        in_flight: What clients have yet to read.
         answered_count: Answers given.
         refused_count: Refusals given, of questions and of tickets.
         errors: Those of questions by their codes, as figures.
@@ -119,8 +121,9 @@ class DirectAnswerer:
         self._latencies = latencies
         self._standing = standing
         self._tickets = ShownTickets()
+        self.in_flight = BytesInFlight()
         self._unread = UnreadAnswers(
-            BytesInFlight(),
+            self.in_flight,
             clock,
             bytes_max=_UNREAD_SIZE_BYTES_MAX,
             bytes_per_connection_max=_UNREAD_PER_CONNECTION_SIZE_BYTES_MAX,
@@ -162,10 +165,6 @@ class DirectAnswerer:
             return None
         ticket = self._tickets.get(peer.number, message.ticket_id)
         return None if ticket is None else ticket.state_number
-
-    def observe(self, events: Iterable[ConnectionEvent]) -> None:
-        """Count what is unread anew for connections that have opened or closed (B1)."""
-        self._unread.observe(events)
 
     def forget(self, peer: Peer) -> None:
         """Forget a client whose connection is over; read nothing more for it (B2)."""
@@ -276,10 +275,8 @@ class DirectAnswerer:
             reading=answer_of(question, found, now_us).reading,
             next_start=found.next_start,
         )
-        frames = (encode(told), bytes(found.payload))
-        if not self._send(peer.routing_id, frames):
+        if not self._send(peer.routing_id, (encode(told), bytes(found.payload))):
             return  # its queue is full: it asks the proxy when that is late
-        self._unread.add(peer.connection, sum(map(len, frames)))
         self.answered_count += 1
         elapsed_ns = self._clock.now_ns() - asked.asked_at_ns
         self._latencies.add(KINDS[type(question.operation)], elapsed_ns)
@@ -288,5 +285,4 @@ class DirectAnswerer:
         self.refused_count += 1
         self.errors[f"errors_{error_label(code)}"] += 1
         frame = encode(Refusal(request_id=message.request_id, code=code))
-        if self._send(peer.routing_id, (frame,)):
-            self._unread.add(peer.connection, len(frame))
+        self._send(peer.routing_id, (frame,))

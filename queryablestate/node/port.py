@@ -9,7 +9,6 @@ from nameservice import NS_PER_SECOND, RemoteProtocolError, get_logger
 from queryablestate.wire.codec import FRAME_COUNT_MAX
 from zmqtransport import (
     Authenticator,
-    BytesInFlight,
     DeafPeers,
     Port,
     SendOutcome,
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from queryablestate.node.config import NodeConfig
     from zmqtransport import (
         AllowList,
+        BytesInFlight,
         ConnectionEvent,
         ConnectionId,
         CurveKeyPair,
@@ -68,7 +68,8 @@ class NodePort:
         component: Likewise: who says it.
         on_message: Is told each message of those that are admitted.
         on_closed: Is told which peers are over.
-        on_events: Is told what happens to connections, each event once.
+        in_flight: Is told what peers are sent, pages excepted: who copies asks for one
+            when it has room.
 
     Attributes:
         port: The port.
@@ -91,14 +92,13 @@ class NodePort:
         component: str,
         on_message: Callable[[Peer, list[zmq.Frame]], None],
         on_closed: Callable[[Sequence[Peer]], None],
-        on_events: Callable[[Sequence[ConnectionEvent]], None],
+        in_flight: BytesInFlight,
     ) -> None:
         self._on_message = on_message
         self._on_closed = on_closed
-        self._on_events = on_events
         self._log = get_logger(component=component)
-        self._in_flight = BytesInFlight()
-        self._deaf = DeafPeers(self._in_flight, clock, silence_ns=_SILENCE_NS)
+        self._in_flight = in_flight
+        self._deaf = DeafPeers(in_flight, clock, silence_ns=_SILENCE_NS)
         self._connections: dict[bytes, ConnectionId] = {}
         with ExitStack() as resources:
             self._authenticator = Authenticator(
@@ -169,39 +169,41 @@ class NodePort:
         A client whose answer was not taken asks the proxy when that is late.
         """
         connection = self._connections.get(peer)
-        if connection is not None:
-            if self._deaf.has_ended(connection):
-                return False
-            if self._deaf.is_deaf(connection, _UNREAD_SIZE_BYTES_MAX):
-                self._end(connection)
-                return False
-        return self._hand(peer, frames) is SendOutcome.SENT
+        if connection is not None and not self._may_be_told(connection):
+            return False
+        return self._hand(peer, connection, frames) is SendOutcome.SENT
 
     def tell(self, peer: bytes, frame: bytes) -> None:
         """Send what a peer waits for; end one that leaves it no room."""
         connection = self._connections.get(peer)
         if connection is None:
-            self._hand(peer, (frame,))
-        elif self._deaf.has_ended(connection):
-            return
+            self._hand(peer, None, (frame,))
         elif (
-            self._deaf.is_deaf(connection, _UNREAD_SIZE_BYTES_MAX)
-            or self._hand(peer, (frame,)) is SendOutcome.FULL
+            self._may_be_told(connection)
+            and self._hand(peer, connection, (frame,)) is SendOutcome.FULL
         ):
             self._end(connection)
 
     def send_page(self, peer: bytes, frames: Sequence[bytes]) -> bool:
-        """
-        Send rows that another node copies; return whether ZeroMQ has taken them.
+        """Send rows that a node copies; return whether ZeroMQ has taken them."""
+        return self.port.send(peer, *frames) is SendOutcome.SENT
 
-        It asks for a page when it has room for it.
-        """
-        return self._hand(peer, frames) is SendOutcome.SENT
+    def _may_be_told(self, connection: ConnectionId) -> bool:
+        """Return whether a peer may be told more; end one that reads nothing."""
+        if self._in_flight.of(connection) <= _UNREAD_SIZE_BYTES_MAX:
+            return not self._deaf.has_ended(connection)
+        if self._deaf.has_ended(connection):
+            return False
+        if self._deaf.is_deaf(connection, _UNREAD_SIZE_BYTES_MAX):
+            self._end(connection)
+            return False
+        return True
 
-    def _hand(self, peer: bytes, frames: Sequence[bytes]) -> SendOutcome:
-        """Hand ZeroMQ a message, and count it: all its frames."""
+    def _hand(
+        self, peer: bytes, connection: ConnectionId | None, frames: Sequence[bytes]
+    ) -> SendOutcome:
+        """Hand ZeroMQ a message, and count it."""
         outcome = self.port.send(peer, *frames)
-        connection = self._connections.get(peer)
         if outcome is SendOutcome.SENT and connection is not None:
             self._in_flight.add(connection, sum(map(len, frames)))
         return outcome
@@ -217,7 +219,6 @@ class NodePort:
     def _observe(self, events: Sequence[ConnectionEvent]) -> None:
         self._in_flight.observe(events)
         self._deaf.observe(events)
-        self._on_events(events)
 
     def _closed(self, peers: Sequence[Peer]) -> None:
         for peer in peers:

@@ -123,7 +123,7 @@ class QueryableStateServer:
             component="state-node",
             on_message=self._receive,
             on_closed=self._closed,
-            on_events=direct.observe,
+            in_flight=direct.in_flight,
         )
         self._port = self._node_port.port
         self.address = StateAddress(

@@ -106,20 +106,21 @@ _NODE_SIZE_BYTES_MAX: Final = 1 << 30
 _ROOM_NS: Final = 100 * NS_PER_MS
 """Between two looks for peers that leave others no room."""
 
-_HELD_BACK: Final = (
-    Question,
-    Told,
-    JobsListed,
-    NodesListed,
-    RescalingsListed,
-    StateDescribed,
-    StatesListed,
+# Exact types: they have no subclasses, and a look at each message should be cheap.
+_HELD_BACK: Final = frozenset(
+    {
+        Question,
+        Told,
+        JobsListed,
+        NodesListed,
+        RescalingsListed,
+        StateDescribed,
+        StatesListed,
+    }
 )
 """Who waits for these can be told that they were not sent."""
 
-_TO_NODES: Final = tuple(
-    kind for kind in get_args(ToNodeFrame) if kind is not NodeRefused
-)
+_TO_NODES: Final = frozenset(get_args(ToNodeFrame)) - {NodeRefused}
 """Who is refused need not be a node."""
 
 
@@ -359,21 +360,23 @@ class ProxyPort:
         message: msgspec.Struct,
         payload: bytes | memoryview | None,
     ) -> bool:
-        if isinstance(message, Refusal):
+        kind = type(message)
+        if kind is Refusal:
+            assert isinstance(message, Refusal)
             self.count(f"errors_{error_label(message.code)}")
         frames: list[bytes | zmq.Frame] = [self._envelope(message)]
         if payload is not None:
             frames.append(payload if isinstance(payload, bytes) else _frame_of(payload))
         size_bytes = sum(map(len, frames))
-        is_held_back = payload is not None or isinstance(message, _HELD_BACK)
-        if not self._has_room(peer, message, size_bytes, is_held_back=is_held_back):
+        is_held_back = payload is not None or kind in _HELD_BACK
+        if not self._has_room(peer, kind, size_bytes, is_held_back=is_held_back):
             return False
         outcome = self._port.send(peer.routing_id, *frames)
         if outcome is SendOutcome.SENT:
             self._in_flight.add(peer.connection, size_bytes)
-            if isinstance(message, NodeRegistered | ConnectionJoined):
+            if kind is NodeRegistered or kind is ConnectionJoined:
                 self._port.admit(peer, _NODE_SIZE_BYTES_MAX)
-            elif isinstance(message, NodeRefused):
+            elif kind is NodeRefused:
                 self._port.dismiss(peer)
             return True
         self.count(f"messages_{outcome.value}")
@@ -383,6 +386,9 @@ class ProxyPort:
 
     def _envelope(self, message: msgspec.Struct) -> bytes:
         """Return the first frame; what many are sent is encoded once."""
+        kind = type(message)
+        if kind is Question or kind is Told:
+            return codec.encode(message)
         if isinstance(message, StateDescribed | StatesListed):
             return codec.encode(self._routes.with_routes(message))
         if not isinstance(message, ApplyEntries):
@@ -395,7 +401,7 @@ class ProxyPort:
     def _has_room(
         self,
         peer: Peer,
-        message: msgspec.Struct,
+        kind: type[msgspec.Struct],
         size_bytes: int,
         *,
         is_held_back: bool,
@@ -405,7 +411,7 @@ class ProxyPort:
         if self._deaf.has_ended(connection):
             return False
         if is_held_back:
-            if isinstance(message, Question):
+            if kind is Question:
                 is_full = unread.is_link_full(connection, size_bytes)
             else:
                 is_full = unread.is_too_much(connection, size_bytes)
@@ -414,8 +420,9 @@ class ProxyPort:
                 if not self._in_flight.of(connection):
                     self._make_room()  # it is not its own fault
             return not is_full
-        is_node = isinstance(message, _TO_NODES)
-        size_bytes_max = _LINK_SIZE_BYTES_MAX if is_node else unread.share_bytes
+        size_bytes_max = unread.share_bytes
+        if kind in _TO_NODES:
+            size_bytes_max = _LINK_SIZE_BYTES_MAX
         if not self._deaf.is_deaf(connection, size_bytes_max):
             return True
         self._end(connection)

@@ -135,7 +135,7 @@ class ReaderServer:
             component="state-reader",
             on_message=self._receive,
             on_closed=self._closed,
-            on_events=self._direct.observe,
+            in_flight=self._direct.in_flight,
         )
         self._resources.callback(self._node_port.close)
         self._port = self._node_port.port

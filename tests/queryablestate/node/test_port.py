@@ -18,8 +18,7 @@ from queryablestate.node.port import NodePort
 from tests.queryablestate.proxy_peers import ScriptedPeer
 from tests.recording import WAIT_SECONDS, Record, wait_until
 from zmqtransport import (
-    ConnectionClosed,
-    ConnectionEvent,
+    BytesInFlight,
     Peer,
     PollLoop,
     new_context,
@@ -41,14 +40,12 @@ class Port:
     Attributes:
         came: Who has said something.
         closed: Who is over.
-        events: What happened to connections.
         clock: By which peers are silent.
     """
 
     def __init__(self, directory: Path) -> None:
         self.came: Record[Peer] = Record()
         self.closed: Record[Peer] = Record()
-        self.events: Record[ConnectionEvent] = Record()
         self.clock = ManualClock()
         self.loop = PollLoop(name="port")
         context = new_context()
@@ -65,7 +62,7 @@ class Port:
             component="state-node",
             on_message=lambda peer, _: self.came.add(peer),
             on_closed=self._closed,
-            on_events=self._happened,
+            in_flight=BytesInFlight(),
         )
         self.loop.at_end(self.port.close)
         self.loop.start()
@@ -73,10 +70,6 @@ class Port:
     def _closed(self, peers: Sequence[Peer]) -> None:
         for peer in peers:
             self.closed.add(peer)
-
-    def _happened(self, events: Sequence[ConnectionEvent]) -> None:
-        for event in events:
-            self.events.add(event)
 
     @property
     def address(self) -> str:
@@ -168,8 +161,6 @@ def test_who_reads_nothing_is_answered_no_more(port: Port) -> None:
         assert port.closed.wait_for_count(1) == (peer,)
         assert port.came.items[0] == peer
         assert [line["event"] for line in logs] == ["peer.ended"]
-    closed = [one for one in port.events.items if isinstance(one, ConnectionClosed)]
-    assert closed[0].connection_id == peer.connection
 
 
 def test_who_reads_nothing_is_told_no_more(port: Port) -> None:
