@@ -32,7 +32,8 @@ def uninterrupted(action: Callable[[], T]) -> T:
     Args:
         action: Must not wait for the main thread, nor for a lock that it holds.
     """
-    if threading.current_thread() is not threading.main_thread():
+    # Without `threading.current_thread`: it makes an object for each thread that asks.
+    if threading.get_ident() != threading.main_thread().ident:
         return action()
     over = threading.Lock()
     over.acquire()
