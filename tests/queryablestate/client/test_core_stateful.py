@@ -309,7 +309,7 @@ class QueryMachine(RuleBasedStateMachine):
 
     @rule(count=st.integers(0, 3))
     def break_off_effects(self, count: int) -> None:
-        """Have an exception come before so many effects are performed."""
+        """Have an exception come behind *count* effects of the next step."""
         self.broken_effect = count
 
     # -- time --------------------------------------------------------------------------
@@ -385,8 +385,7 @@ class QueryMachine(RuleBasedStateMachine):
             if any(self.is_question(sent) for sent in self.wire):
                 break
             if self.wire:
-                sent = self.wire.pop(0)
-                self.answer(sent, number_of(sent), age=0)
+                self.answer_oldest(age=0)
             elif self.connected is not None:
                 self.step(ConnectionMade())
 
@@ -404,8 +403,7 @@ class QueryMachine(RuleBasedStateMachine):
         for _ in range(30):
             if not self.wire:
                 break
-            sent = self.wire.pop(0)
-            self.answer(sent, number_of(sent), age=age)
+            self.answer_oldest(age=age)
 
     @precondition(lambda self: self.wire)
     @rule(
@@ -454,6 +452,11 @@ class QueryMachine(RuleBasedStateMachine):
     def described(self, number: int) -> StateDescribed:
         """Return what the proxy says of the state."""
         return StateDescribed(request_id=number, description=self.state.description)
+
+    def answer_oldest(self, *, age: int) -> None:
+        """Have the proxy answer what it was sent first."""
+        sent = self.wire.pop(0)
+        self.answer(sent, number_of(sent), age=age)
 
     def answer(self, sent: Sent, number: int, *, age: int) -> None:
         """Answer truthfully, as of some batches ago."""
@@ -564,8 +567,7 @@ class QueryMachine(RuleBasedStateMachine):
             if not self.asked:
                 break
             if self.wire:
-                sent = self.wire.pop(0)
-                self.answer(sent, number_of(sent), age=0)
+                self.answer_oldest(age=0)
             elif self.connected is not None:
                 self.step(ConnectionMade())
                 if not self.wire:

@@ -49,7 +49,6 @@ from tests.queryablestate.client.test_core_stateful import (
     Asked,
     QueryMachine,
     Sent,
-    number_of,
 )
 from tests.queryablestate.scripted_proxy import error_frame
 from tests.tiers import machine_settings
@@ -311,8 +310,7 @@ class DirectMachine(QueryMachine):
             elif self.nodes_wire:
                 self.node_answers(self.nodes_wire.pop(0), age=0)
             elif self.wire:
-                sent = self.wire.pop(0)
-                self.answer(sent, number_of(sent), age=0)
+                self.answer_oldest(age=0)
             elif self.connected is not None:
                 self.step(ConnectionMade())
                 if not self.wire:
