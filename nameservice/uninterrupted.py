@@ -23,7 +23,9 @@ T = TypeVar("T")
 _NO_THREAD: Final = "can't start new thread"
 
 
-def uninterrupted(action: Callable[[], T]) -> T:
+def uninterrupted(
+    action: Callable[[], T], *, undo: Callable[[T], object] = lambda _: None
+) -> T:
     """
     Do *action* to its end, and return what it returns.
 
@@ -31,6 +33,7 @@ def uninterrupted(action: Callable[[], T]) -> T:
 
     Args:
         action: Must not wait for the main thread, nor for a lock that it holds.
+        undo: Is given the result if that is not returned; it is done to its end, too.
     """
     # Without `threading.current_thread`: it makes an object for each thread that asks.
     if threading.get_ident() != threading.main_thread().ident:
@@ -62,6 +65,8 @@ def uninterrupted(action: Callable[[], T]) -> T:
             else:
                 interruption = error
     if interruption is not None:
+        if results:
+            uninterrupted(lambda: undo(results[0]))
         raise interruption
     if errors:
         raise errors[0]

@@ -49,8 +49,8 @@ def test_interrupted_again_and_again() -> None:
         done.append(1)
 
     with handling(signal.SIGUSR1, interrupt), pytest.raises(KeyboardInterrupt):
-        uninterrupted(act)
-    assert done == [1]
+        uninterrupted(act, undo=lambda _: done.append(2))
+    assert done == [1, 2], "what has no owner is undone"
 
 
 def test_on_another_thread_it_is_a_call() -> None:
