@@ -15,10 +15,8 @@ from nameservice.clock import NS_PER_MS
 
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from nameservice import Clock
-    from zmqtransport.connections import ConnectionEvent, ConnectionId
+    from zmqtransport.connections import ConnectionId
     from zmqtransport.in_flight import BytesInFlight
 
 
@@ -37,7 +35,7 @@ class UnreadAnswers:
     Says who may be sent more; for one thread.
 
     Args:
-        in_flight: Counts.
+        in_flight: What was sent is counted there: all frames.
         clock: For how often all connections are looked at.
         bytes_max: Of all connections; one answer may go beyond it.
         bytes_per_connection_max: Of one; likewise.
@@ -56,14 +54,6 @@ class UnreadAnswers:
         self._bytes_max = bytes_max
         self._bytes_per_connection_max = bytes_per_connection_max
         self._look_due_ns = clock.now_ns()
-
-    def add(self, connection: ConnectionId, size_bytes: int) -> None:
-        """Count what was sent: all its frames."""
-        self._in_flight.add(connection, size_bytes)
-
-    def observe(self, events: Iterable[ConnectionEvent]) -> None:
-        """Begin anew for connections that have opened, and forget those that closed."""
-        self._in_flight.observe(events)
 
     def total_bytes(self) -> int:
         """Return what all have yet to read; asks the kernel."""

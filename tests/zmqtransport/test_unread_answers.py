@@ -30,8 +30,9 @@ class Clients:
         self.clock = ManualClock()
         self.written: Counter[int] = Counter()
         self.look_count = 0
+        self.in_flight = BytesInFlight(self._progress)
         self.answers = UnreadAnswers(
-            BytesInFlight(self._progress),
+            self.in_flight,
             self.clock,
             bytes_max=UNREAD_SIZE_BYTES_MAX,
             bytes_per_connection_max=2 << 20,
@@ -53,7 +54,7 @@ class Clients:
         held_bytes = 0
         known_bytes = size_bytes if is_size_known else None
         while not self.answers.is_too_much(ConnectionId(number), known_bytes):
-            self.answers.add(ConnectionId(number), size_bytes)
+            self.in_flight.add(ConnectionId(number), size_bytes)
             held_bytes += size_bytes
         return held_bytes
 
@@ -78,11 +79,11 @@ def test_a_few_leave_room_for_another() -> None:
     answer_size_bytes = 10_000
     for number in range(10):
         while not clients.answers.is_too_much(ConnectionId(number)):
-            clients.answers.add(ConnectionId(number), answer_size_bytes)
+            clients.in_flight.add(ConnectionId(number), answer_size_bytes)
     reader = ConnectionId(11)
     for _ in range(1_000):
         assert not clients.answers.is_too_much(reader)
-        clients.answers.add(reader, answer_size_bytes)
+        clients.in_flight.add(reader, answer_size_bytes)
         clients.written[reader] += answer_size_bytes
 
 
@@ -92,7 +93,7 @@ def test_what_was_read_counts_no_more() -> None:
     for number in range(100):
         clients.fill(number)
     fresh = ConnectionId(200)
-    clients.answers.add(fresh, 3 << 20)
+    clients.in_flight.add(fresh, 3 << 20)
     assert clients.answers.is_too_much(fresh)
     looks = clients.look_count
     clients.written.update(dict.fromkeys(range(50), 1 << 30))
@@ -101,7 +102,7 @@ def test_what_was_read_counts_no_more() -> None:
     clients.clock.advance(5 * MS)
     clients.written[fresh] += 3 << 20
     assert not clients.answers.is_too_much(fresh)
-    clients.answers.observe(
+    clients.in_flight.observe(
         ConnectionClosed(connection_id=ConnectionId(number))
         for number in range(50, 100)
     )
@@ -121,7 +122,7 @@ def test_what_is_known_to_be_large_has_to_fit() -> None:
 def test_a_few_small_answers_always_may_wait() -> None:
     """B2: who reads is answered, whatever others have been sent."""
     clients = Clients()
-    clients.answers.add(ConnectionId(1), 2 * UNREAD_SIZE_BYTES_MAX)
+    clients.in_flight.add(ConnectionId(1), 2 * UNREAD_SIZE_BYTES_MAX)
     assert clients.answers.is_too_much(ConnectionId(2), (64 << 10) + 1)
     assert clients.fill(2, 64 << 10, is_size_known=True) == 128 << 10
     clients.written[2] += 64 << 10
@@ -144,11 +145,11 @@ def test_a_link_that_many_wait_for() -> None:
     """B2: what others leave unread takes no room from small questions to a node."""
     clients = Clients()
     node = ConnectionId(1)
-    clients.answers.add(ConnectionId(2), 2 * UNREAD_SIZE_BYTES_MAX)
-    clients.answers.add(node, 2 << 20)
+    clients.in_flight.add(ConnectionId(2), 2 * UNREAD_SIZE_BYTES_MAX)
+    clients.in_flight.add(node, 2 << 20)
     assert not clients.answers.is_link_full(node, 64 << 10)
     assert clients.answers.is_link_full(node, (64 << 10) + 1)
-    clients.answers.add(node, 1)
+    clients.in_flight.add(node, 1)
     assert clients.answers.is_link_full(node, 1)
     clients.written[node] += 1
     assert not clients.answers.is_link_full(node, 1)
@@ -157,8 +158,8 @@ def test_a_link_that_many_wait_for() -> None:
 def test_small_answers_go_on_where_others_have_taken_all() -> None:
     """B2: what cannot be held back, such as what nodes have missed, is beyond it."""
     clients = Clients()
-    clients.answers.add(ConnectionId(1), 2 * UNREAD_SIZE_BYTES_MAX)
+    clients.in_flight.add(ConnectionId(1), 2 * UNREAD_SIZE_BYTES_MAX)
     for _ in range(64):
         assert not clients.answers.is_too_much(ConnectionId(2), 1_000)
-        clients.answers.add(ConnectionId(2), 1_000)
+        clients.in_flight.add(ConnectionId(2), 1_000)
     assert clients.answers.is_too_much(ConnectionId(2), 100_000)
