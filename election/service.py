@@ -34,11 +34,11 @@ from nameservice import (
     ForkGuard,
     LeadershipLostError,
     LocalProtocolError,
-    callback_waits,
     get_logger,
 )
 from nameservice.fields import check_address, check_leader_session_id
 from nameservice.parameters import check_action, check_callbacks, check_function
+from nameservice.uninterrupted import uninterrupted
 
 
 if TYPE_CHECKING:
@@ -104,8 +104,8 @@ class LeaderElection:
         self._on_closed = on_closed
         self._fork_guard = ForkGuard()
         self._log = get_logger(component="election", component_id=component_id)
-        # Reentrant: a signal handler may close what its own thread is just using.
-        self._lock = threading.RLock()
+        # Not taken where a signal handler may interrupt: see `uninterrupted`.
+        self._lock = threading.Lock()
         self._queue: deque[_Item] = deque()
         self._contender: LeaderContender | None = None
         self._lane: CallbackLane | None = None
@@ -137,20 +137,19 @@ class LeaderElection:
         """
         self._fork_guard.check()
         check_callbacks(contender, *_CALLBACKS, what="a contender")
-        with callback_waits.amid():
-            with self._lock:
-                if self._contender is not None or self._is_closing:
-                    message = "an election is started once, and not after it was closed"
-                    raise LocalProtocolError(message)
-                self._contender = contender
-                self._lane = CallbackLane(f"election-{self._component_id}", self._turn)
-            try:
-                self._driver.open(self._put, self._fail)
-            finally:
-                self._is_opened.set()
-                if self._is_closing:
-                    # A signal handler may have closed it before there was a lane.
-                    self._wake()
+        uninterrupted(lambda: self._open(contender))
+
+    def _open(self, contender: LeaderContender) -> None:
+        with self._lock:
+            if self._contender is not None or self._is_closing:
+                message = "an election is started once, and not after it was closed"
+                raise LocalProtocolError(message)
+            self._contender = contender
+            self._lane = CallbackLane(f"election-{self._component_id}", self._turn)
+        try:
+            self._driver.open(self._put, self._fail)
+        finally:
+            self._is_opened.set()
 
     def confirm_leadership(self, leader_session_id: UUID, address: str) -> None:
         """
@@ -243,16 +242,18 @@ class LeaderElection:
         check_action(action, what="the action of run_if_leader")
         future: Future[T] = Future()
         run = _Run(leader_session_id=leader_session_id, action=action, future=future)
-        with callback_waits.amid():
-            with self._lock:
-                is_closing = self._is_closing
-                if not is_closing:
-                    self._queue.append(run)
-            if not is_closing:
-                self._wake()
-                return future
-        self._refuse(run)
+        uninterrupted(lambda: self._enter(run))
         return future
+
+    def _enter(self, run: _Run) -> None:
+        with self._lock:
+            is_closing = self._is_closing
+            if not is_closing:
+                self._queue.append(run)
+        if is_closing:
+            self._refuse(run)
+        else:
+            self._wake()
 
     async def run_if_leader_async(
         self, leader_session_id: UUID, action: Callable[[], Awaitable[T]]
@@ -312,9 +313,9 @@ class LeaderElection:
         Belief ends at once.  What `run_if_leader` has begun and a leader's revoke
         callback finish, then the entry is withdrawn, then the next contender is
         granted.  Nothing is delivered once this has returned.  Called inside a callback
-        of this election, or of one that waits for this callback, or in a signal handler
-        that has interrupted a `start`, a `close`, a `when_closing` or a
-        `run_if_leader`, it does not wait: the rest happens when that returns.
+        of this election, or of one that waits for this callback, it does not wait: the
+        rest happens when that returns.  A signal handler may call it at any moment;
+        what one raises while this waits does not break the closing off.
         """
         if self._fork_guard.is_inherited:
             return
@@ -326,27 +327,33 @@ class LeaderElection:
         """Do as `close` does, and never wait."""
         if self._fork_guard.is_inherited:
             return
-        with callback_waits.amid():
-            with self._lock:
-                is_first = not self._is_closing
-                self._is_closing = True
-                is_started = self._lane is not None
-                told, self._told_of_closing = self._told_of_closing, []
-            self._wake()
-            for callback in told:
-                callback()
-            if is_first and not is_started:
-                self._finish()
+        uninterrupted(self._begin_close)
+
+    def _begin_close(self) -> None:
+        with self._lock:
+            is_first = not self._is_closing
+            self._is_closing = True
+            is_started = self._lane is not None
+            told, self._told_of_closing = self._told_of_closing, []
+        self._wake()
+        for callback in told:
+            callback()
+        if is_first and not is_started:
+            self._finish()
 
     def when_closing(self, callback: Callable[[], None]) -> None:
         """
         Call *callback* once, as soon as the election begins to close, or has.
 
         A contender that waits for its turn is told nothing when it is closed (E7).
-        This callback tells the code that waits to stop.  It is called on the thread
-        that closes, which may be in a signal handler: it must not block, nor raise.
+        This callback tells the code that waits to stop.  It is called on any thread,
+        while the main thread waits, it may be in a signal handler: it must not block,
+        nor raise.
         """
-        with callback_waits.amid(), self._lock:
+        uninterrupted(lambda: self._tell_of_closing(callback))
+
+    def _tell_of_closing(self, callback: Callable[[], None]) -> None:
+        with self._lock:
             if not self._is_closing:
                 self._told_of_closing.append(callback)
                 return
@@ -389,7 +396,7 @@ class LeaderElection:
         self._wake()
 
     def _wake(self) -> None:
-        """Have what is new looked at; the lock is not held (`CallbackLane.wake`)."""
+        """Have what is new looked at."""
         if self._lane is not None:
             self._lane.wake()
 

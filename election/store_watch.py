@@ -28,10 +28,10 @@ from nameservice import (
     ForkGuard,
     LocalProtocolError,
     UnreachableError,
-    callback_waits,
     get_logger,
 )
 from nameservice.interruptible import InterruptibleEvent
+from nameservice.uninterrupted import uninterrupted
 
 
 if TYPE_CHECKING:
@@ -222,11 +222,13 @@ class StoreWatch:
 
     def begin_close(self) -> None:
         """Do as `close`, but leave it to the end of the session to tell anybody."""
-        with callback_waits.amid():
-            if not self._is_closed:
-                self._is_closed = True
-                self._changed()
-                self._feeds.forget(self)
+        uninterrupted(self._begin_close)
+
+    def _begin_close(self) -> None:
+        if not self._is_closed:
+            self._is_closed = True
+            self._changed()
+            self._feeds.forget(self)
 
     def __enter__(self) -> StoreWatch:
         return self

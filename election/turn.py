@@ -62,7 +62,7 @@ class _LoopThread:
     """The thread of an event loop, as something that can be waited for."""
 
     def __init__(self) -> None:
-        self.thread: threading.Thread | None = threading.current_thread()
+        self.thread_id: int | None = threading.get_ident()
 
 
 async def run_in_turn(
@@ -102,7 +102,7 @@ async def run_in_turn(
         turn.cancel()
         # From now on the turn waits for nothing here, though its thread may have yet to
         # wake: a close() that comes next can wait for it.
-        loop_thread.thread = None
+        loop_thread.thread_id = None
         is_over.set()
 
 

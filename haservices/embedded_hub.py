@@ -94,7 +94,7 @@ class EmbeddedHub:
     Its thread runs while there are links; what is stored stays when they are gone.
 
     A signal handler may close services amid what its own thread does with others.  So
-    what is posted takes no lock, and links come and go under one that is reentrant.
+    what is posted takes no lock; links come and go where no handler runs.
 
     Args:
         name: For logs and thread names.
@@ -121,7 +121,7 @@ class EmbeddedHub:
             now_ns=self.clock.now_ns(),
         )
         self._actions: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._lock = threading.RLock()  # guards what follows
+        self._lock = threading.Lock()  # guards what follows
         self._links: dict[EmbeddedLink, None] = {}
         self._thread: threading.Thread | None = None
         self._last_thread: threading.Thread | None = None
@@ -140,7 +140,6 @@ class EmbeddedHub:
     def attach(self, link: EmbeddedLink) -> None:
         """Have *link* take part; the first one starts the thread."""
         with self._lock:
-            # First: the thread does not end meanwhile, if another detaches amid this.
             self._links[link] = None
             if self._thread is None:
                 thread = threading.Thread(

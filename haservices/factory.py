@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, assert_never
 from haservices.config import Backend, HAConfig
 from haservices.recognition import reach_problem, wrong_service
 from nameservice import AuthenticationError, ConfigurationError, UnreachableError
+from nameservice.uninterrupted import detached
 
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def open_ha_services(config: HAConfig | str) -> HAServices:
     if not isinstance(config, HAConfig):
         config = HAConfig(url=config)
     try:
-        return _open(config)
+        return detached(lambda: _open(config), undo=lambda opened: opened.close())
     except (AuthenticationError, UnreachableError) as error:
         if config.backend is Backend.EMBEDDED:
             raise  # it has no address that could be looked at

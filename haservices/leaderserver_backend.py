@@ -18,7 +18,6 @@ from nameservice import (
     UnreachableError,
     seconds_to_ns,
 )
-from nameservice.uninterrupted import uninterrupted
 from zmqtransport import Endpoint, load_key_pair, load_public_keys
 
 
@@ -61,17 +60,13 @@ def open_leaderserver(config: HAConfig) -> ClientHAServices:
             seed=secrets.token_bytes(32),
         ),
         clock=clock,
-        # libzmq waits for ever for a socket that an exception has lost.
-        link_factory=lambda client: uninterrupted(
-            lambda: SocketLink(
-                client,
-                endpoint=Endpoint(host=address.host, port=address.port),
-                target=config.url,
-                keys=keys,
-                session_timeout_seconds=config.session_timeout_seconds,
-                clock=clock,
-            ),
-            undo=SocketLink.stop,
+        link_factory=lambda client: SocketLink(
+            client,
+            endpoint=Endpoint(host=address.host, port=address.port),
+            target=config.url,
+            keys=keys,
+            session_timeout_seconds=config.session_timeout_seconds,
+            clock=clock,
         ),
         connect_timeout_seconds=config.connect_timeout_seconds,
     )

@@ -9,10 +9,12 @@ withdraws, before that.  So belief has ended before the name service can know (E
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, final
+from collections import deque
+from typing import TYPE_CHECKING, TypeAlias, final
 
 from nameservice import LocalProtocolError, callback_waits, get_logger
 from nameservice.interruptible import InterruptibleEvent
+from nameservice.uninterrupted import uninterrupted
 
 
 if TYPE_CHECKING:
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["OpenServices"]
 
+_Service: TypeAlias = "LeaderElection | LeaderRetriever | StoreWatch"
+
 
 @final
 class OpenServices:
@@ -31,38 +35,40 @@ class OpenServices:
     What one `HAServices` has handed out and must close.  Thread-safe.
 
     Args:
-        end: Ends the session, once; called when nothing is open any more, on the
-            thread that closed last.
+        end: Ends the session, once; called when nothing is open any more, on a thread
+            of its own: it may take long, and who closes may be told not to wait.
     """
 
     def __init__(self, end: Callable[[], None]) -> None:
         self._end = end
-        # Reentrant: a signal handler may close what its own thread is just opening.
-        self._lock = threading.RLock()
-        self._services: dict[LeaderElection | LeaderRetriever | StoreWatch, None] = {}
+        # Not taken where a signal handler may interrupt: see `uninterrupted`.
+        self._lock = threading.Lock()  # guards _is_ending
+        self._services: dict[_Service, None] = {}
         self._is_closing = False
         self._is_ending = False
+        self._ending: threading.Thread | None = None
         self._is_ended = InterruptibleEvent()
-        self._error: Exception | None = None
+        self._errors: deque[Exception] = deque()
 
-    def keep(self, service: LeaderElection | LeaderRetriever | StoreWatch) -> None:
+    def keep(self, service: _Service) -> None:
         """
         Remember *service* until it is closed.
 
         Raises:
             LocalProtocolError: If everything is closed already.
         """
-        with callback_waits.amid(), self._lock:
-            self._services[service] = None
-            if self._is_closing:  # in a signal handler, it may be, that came just now
-                self._services.pop(service, None)
-                message = "these services are closed: open new ones"
-                raise LocalProtocolError(message)
+        self._services[service] = None
+        if self._is_closing:  # after that: `close` looks after it has said so
+            self.forget(service)
+            message = "these services are closed: open new ones"
+            raise LocalProtocolError(message)
 
-    def forget(self, service: LeaderElection | LeaderRetriever | StoreWatch) -> None:
+    def forget(self, service: _Service) -> None:
         """Forget *service*: it has closed."""
-        with callback_waits.amid(), self._lock:
-            self._services.pop(service, None)
+        uninterrupted(lambda: self._forget(service))
+
+    def _forget(self, service: _Service) -> None:
+        self._services.pop(service, None)
         self._end_if_empty()
 
     def close(self) -> None:
@@ -70,40 +76,50 @@ class OpenServices:
         Close what is open, each as its own ``close`` does, then end the session.
 
         Idempotent: a second caller waits for the same end.  Called inside a callback
-        of one of them, or in a signal handler that has interrupted the opening or the
-        closing of one, it does not wait: the rest happens when that returns.
+        of one of them, it does not wait: the rest happens when that returns.  A signal
+        handler may call it at any moment; what one raises while this waits does not
+        break the closing off.
         """
-        with callback_waits.amid(), self._lock:
-            self._is_closing = True
-            left = tuple(self._services)
+        left = uninterrupted(self._begin_closing)
         lanes = [service.lane for service in left if service.lane is not None]
-        is_inside = callback_waits.is_inside(lanes)
+        if not callback_waits.is_inside(lanes) and callback_waits.wait(
+            lanes, self._is_ended
+        ):
+            for service in left:
+                service.close()  # ends their threads, too
+            if self._ending is not None:
+                self._ending.join()
+            if self._errors:
+                raise self._errors.popleft()
+
+    def _begin_closing(self) -> tuple[_Service, ...]:
+        """Begin to close all that is open, and return that."""
+        self._is_closing = True
+        left = tuple(self._services)
         for service in left:
             service.begin_close()
         self._end_if_empty()
-        if not is_inside and callback_waits.wait(lanes, self._is_ended):
-            for service in left:
-                service.close()  # ends their threads, too
-            self._raise_error()
+        return left
 
     def _end_if_empty(self) -> None:
-        with callback_waits.amid():
-            with self._lock:
-                if not self._is_closing or self._services or self._is_ending:
-                    return
-                self._is_ending = True
-            try:
-                self._end()
-            except Exception as error:  # noqa: BLE001 - raised by the first that waited
-                get_logger(component="services").warning(
-                    "closing.failed", error=str(error)
-                )
-                self._error = error
-            finally:
-                self._is_ended.set()
-
-    def _raise_error(self) -> None:
         with self._lock:
-            error, self._error = self._error, None
-        if error is not None:
-            raise error
+            if not self._is_closing or self._services or self._is_ending:
+                return
+            self._is_ending = True
+        self._ending = threading.Thread(
+            target=self._end_session, name="closing", daemon=True
+        )
+        try:
+            self._ending.start()
+        except RuntimeError:  # the process may have no more of them
+            self._ending = None
+            self._end_session()
+
+    def _end_session(self) -> None:
+        try:
+            self._end()
+        except Exception as error:  # noqa: BLE001 - raised by the first that waited
+            get_logger(component="services").warning("closing.failed", error=str(error))
+            self._errors.append(error)
+        finally:
+            self._is_ended.set()

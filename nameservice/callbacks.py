@@ -13,7 +13,6 @@ runs, for logs and debuggers.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 import time
@@ -24,6 +23,7 @@ from nameservice.clock import NS_PER_SECOND
 from nameservice.interruptible import InterruptibleEvent
 from nameservice.lane_waits import callback_waits
 from nameservice.log import get_logger
+from nameservice.uninterrupted import uninterrupted
 
 
 if TYPE_CHECKING:
@@ -51,23 +51,12 @@ class CallbackLane:
         self.name = name
         self.turn = turn
         self.over = InterruptibleEvent()
-        self.thread: threading.Thread | None = None
+        self.thread_id: int | None = None
         self._pool = _pool_of_this_process()
         self._pool.add(self)
 
-    @property
-    def is_current(self) -> bool:
-        """Return whether the caller runs inside this lane's turn."""
-        return self.thread is threading.current_thread()
-
     def wake(self) -> None:
-        """
-        Ask for a turn that begins after this.  Thread-safe; never blocks.
-
-        Hold no lock that a signal handler takes: it may have interrupted a thread that
-        is just waking another lane, and the two would wait for each other.  Where it
-        may interrupt, call this within `callback_waits.amid`.
-        """
+        """Ask for a turn that begins after this.  Thread-safe; never blocks."""
         self._pool.wake(self)
 
     def join(self) -> None:
@@ -82,48 +71,59 @@ class CallbackLane:
 
 @final
 class _CallbackPool:
-    """The threads of all lanes of one process; *idle_name* is theirs between turns."""
+    """
+    The threads of all lanes of one process; *idle_name* is theirs between turns.
+
+    What a signal handler raises could leave its lock taken, and threads counted that do
+    not run: all callbacks of the process would stop.
+    """
 
     def __init__(self, idle_name: str = "callbacks") -> None:
         self._idle_name = idle_name
         self.pid = os.getpid()
         self._log = get_logger(component="callbacks")
-        # Reentrant: a signal handler may wake a lane while its own thread does.
-        self._changed = threading.Condition(threading.RLock())
+        self._changed = threading.Condition(threading.Lock())
         self._schedule: CallbackSchedule[CallbackLane] = CallbackSchedule()
         self._threads: dict[threading.Thread, None] = {}
         self._waiting_count = 0
 
     def add(self, lane: CallbackLane) -> None:
-        with self._changed:
-            self._schedule.add(lane)
+        uninterrupted(lambda: self._add(lane))
 
     def wake(self, lane: CallbackLane) -> None:
-        with self._changed:
-            self._schedule.wake(lane, now_ns=time.monotonic_ns())
-            is_needed = self._schedule.has_ready and not self._waiting_count
-            thread = self._new_thread() if is_needed else None
-            self._notify(1)
-        if thread is not None:
-            self._start(thread)
+        uninterrupted(lambda: self._wake(lane))
 
     def join_if_unused(self) -> None:
         """Wait for the threads to end, if there is no lane that they are for."""
-        with callback_waits.amid(), self._changed:
-            threads = () if len(self._schedule) else tuple(self._threads)
-            self._notify(len(threads))
-        if threading.current_thread() in threads:
+        if len(self._schedule):
+            return
+        threads = uninterrupted(self._dismiss)
+        if threading.get_ident() in [thread.ident for thread in threads]:
             return
         for thread in threads:
             # A lane that is opened meanwhile may keep it for as long as it lives.
             while thread.is_alive() and not len(self._schedule):
                 thread.join(_IDLE_SECONDS)
 
-    def _notify(self, count: int) -> None:
-        """Have that many threads look; the lock is held."""
-        # A signal handler that does so, too, may leave `notify` with none.
-        with contextlib.suppress(IndexError):
-            self._changed.notify(count)
+    def _add(self, lane: CallbackLane) -> None:
+        with self._changed:
+            self._schedule.add(lane)
+
+    def _wake(self, lane: CallbackLane) -> None:
+        with self._changed:
+            self._schedule.wake(lane, now_ns=time.monotonic_ns())
+            is_needed = self._schedule.has_ready and not self._waiting_count
+            thread = self._new_thread() if is_needed else None
+            self._changed.notify()
+        if thread is not None:
+            self._start(thread)
+
+    def _dismiss(self) -> tuple[threading.Thread, ...]:
+        """Have the threads end if there is no lane; return those."""
+        with self._changed:
+            threads = () if len(self._schedule) else tuple(self._threads)
+            self._changed.notify(len(threads))
+        return threads
 
     def _new_thread(self) -> threading.Thread:
         """Return a thread that counts as one that waits; the lock is held."""
@@ -191,14 +191,14 @@ class _CallbackPool:
 
     def _run(self, lane: CallbackLane, me: threading.Thread) -> bool:
         me.name = lane.name
-        lane.thread = me
+        lane.thread_id = me.ident
         try:
             return lane.turn()
         except Exception:  # noqa: BLE001 - a mistake of ours: the others must go on
             self._log.exception("callbacks.failed", lane=lane.name)
             return False
         finally:
-            lane.thread = None
+            lane.thread_id = None
             me.name = self._idle_name
 
 

@@ -15,9 +15,10 @@ An action that runs on an event loop is part of a lane's turn, too.  The lane's 
 waits for the thread of the loop meanwhile, and the action's context says where it is,
 wherever asyncio takes that context.
 
-A signal handler runs amid what its thread is doing.  Where that opens or closes
-something, it holds locks and is what others wait for, and goes on only when the handler
-has returned: the handler does not wait.
+A signal handler runs amid what its thread is doing, and may close services.  So
+nothing here takes a lock.  Waits are entered in a dictionary, in their order; each
+looks at those that were entered before it, and does not begin if it completes a circle
+with them.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class _Lane(Protocol):
     """What is waited for: a `CallbackLane`."""
 
     @property
-    def thread(self) -> threading.Thread | None:
+    def thread_id(self) -> int | None:
         """Return which thread runs its turn now."""
 
 
@@ -55,23 +56,11 @@ _inside: ContextVar[tuple[_Lane, ...]] = ContextVar("_inside", default=())
 
 
 @final
-class _Amid(threading.local):
-    """How many blocks of `CallbackWaits.amid` this thread is in."""
-
-    depth = 0
-
-
-_amid = _Amid()
-
-
-@final
 class CallbackWaits:
     """The graph of one process.  Thread-safe."""
 
     def __init__(self) -> None:
-        # Reentrant: a signal handler may wait while its own thread is just about to.
-        self._lock = threading.RLock()
-        self._awaited_by: dict[threading.Thread, tuple[_Lane, ...]] = {}
+        self._waits: dict[_Wait, None] = {}
 
     @contextlib.contextmanager
     def inside(self, lane: _Lane) -> Iterator[None]:
@@ -82,28 +71,10 @@ class CallbackWaits:
         finally:
             _inside.reset(token)
 
-    @contextlib.contextmanager
-    def amid(self) -> Iterator[None]:
-        """
-        Run the block so that a signal handler that interrupts it does not wait.
-
-        For whatever holds a lock that turns of lanes need, too.
-        """
-        _amid.depth += 1
-        try:
-            yield
-        finally:
-            _amid.depth -= 1
-
-    @property
-    def is_amid(self) -> bool:
-        """Return whether the caller is a signal handler that must not wait."""
-        return _amid.depth > 0
-
     def is_inside(self, lanes: Iterable[_Lane]) -> bool:
         """Return whether the caller is part of a turn of one of *lanes*."""
-        me = threading.current_thread()
-        return any(lane.thread is me or lane in _inside.get() for lane in lanes)
+        me = threading.get_ident()
+        return any(lane.thread_id == me or lane in _inside.get() for lane in lanes)
 
     def wait(
         self,
@@ -122,58 +93,51 @@ class CallbackWaits:
 
         Returns:
             False, at once, if this thread runs a turn of one of them, or one that one
-            of them waits for, directly or through others; and in a signal handler that
-            must not wait (`amid`).
+            of them waits for, directly or through others.
         """
-        if self.is_amid:
-            return False
-        me = threading.current_thread()
-        with self.amid(), self._lock:
-            # A signal handler may wait in a thread that waits already.
-            before = self._awaited_by.get(me, ())
-            awaited = (*before, *lanes)
-            if self._lead_to(awaited, me, _inside.get()):
-                return False
-            self._awaited_by[me] = awaited
+        wait = _Wait(threading.get_ident(), tuple(lanes))
+        self._waits[wait] = None
         try:
+            if self._completes_circle(wait):
+                return False
             if on_waiting is not None:
                 on_waiting()
             event.wait()
         finally:
-            with self.amid(), self._lock:
-                if before:
-                    self._awaited_by[me] = before
-                else:
-                    self._awaited_by.pop(me, None)
+            self._waits.pop(wait, None)
         return True
 
     def forget(self) -> None:
         """Begin anew in a forked child: the other threads are not there."""
-        self._lock = threading.RLock()  # one of them may have held it
-        self._awaited_by.clear()
+        self._waits.clear()
 
-    def _lead_to(
-        self,
-        lanes: tuple[_Lane, ...],
-        thread: threading.Thread,
-        around: tuple[_Lane, ...],
-    ) -> bool:
-        """
-        Return whether *lanes* wait for *thread*, or for one of those *around* it.
-
-        The lock is held.
-        """
-        seen: set[threading.Thread] = set()
-        left = list(lanes)
+    def _completes_circle(self, wait: _Wait) -> bool:
+        """Return whether what *wait* is for waits for its thread or context."""
+        awaited_by: dict[int, list[_Lane]] = {}
+        for other in tuple(self._waits):
+            # A signal handler may wait in a thread that waits already.
+            awaited_by.setdefault(other.thread_id, []).extend(other.lanes)
+            if other is wait:
+                break
+        around = _inside.get()
+        left = awaited_by.pop(wait.thread_id)
         while left:
             lane = left.pop()
-            running = lane.thread
-            if running is thread or lane in around:
+            running = lane.thread_id
+            if running == wait.thread_id or lane in around:
                 return True
-            if running is not None and running not in seen:
-                seen.add(running)
-                left += self._awaited_by.get(running, ())
+            if running is not None:
+                left += awaited_by.pop(running, ())
         return False
+
+
+@final
+class _Wait:
+    """A thread that waits until lanes are over."""
+
+    def __init__(self, thread_id: int, lanes: tuple[_Lane, ...]) -> None:
+        self.thread_id = thread_id
+        self.lanes = lanes
 
 
 callback_waits = CallbackWaits()

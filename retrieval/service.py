@@ -14,11 +14,11 @@ from nameservice import (
     ForkGuard,
     LocalProtocolError,
     NoLeaderError,
-    callback_waits,
     get_logger,
 )
 from nameservice.interruptible import InterruptibleEvent
 from nameservice.parameters import check_callbacks, check_timeout_seconds
+from nameservice.uninterrupted import uninterrupted
 from retrieval.core import RetrieverCore
 
 
@@ -62,11 +62,9 @@ class LeaderRetriever:
         self._on_closed = on_closed
         self._fork_guard = ForkGuard()
         self._log = get_logger(component="retriever", component_id=component_id)
-        # Reentrant: a signal handler may close what its own thread is just starting.
-        self._lock = threading.RLock()  # guards starting and closing
-        # Apart, and not taken by who waits: a signal handler that has interrupted that
-        # closes the services, and waits for the thread that delivers.
-        self._delivering = threading.RLock()
+        # Neither is taken where a signal handler may interrupt: see `uninterrupted`.
+        self._lock = threading.Lock()  # guards starting and closing
+        self._delivering = threading.Lock()
         self._wakers: set[Callable[[], None]] = set()
         self._errors: deque[Exception] = deque()
         self._listener: LeaderRetrievalListener | None = None
@@ -76,8 +74,6 @@ class LeaderRetriever:
         self._is_opened = threading.Event()
         self._is_closed = False
         self._is_withdrawn = threading.Event()
-        self._opener: threading.Thread | None = None
-        self._is_left_to_start = False
 
     @property
     def component_id(self) -> str:
@@ -108,19 +104,10 @@ class LeaderRetriever:
             check_callbacks(
                 listener, "notify_leader", "handle_error", what="a listener"
             )
-        with callback_waits.amid():
-            try:
-                self._open(listener)
-            finally:
-                if self._opener is threading.current_thread():
-                    self._opener = None
-                    if self._is_left_to_start:
-                        self._withdraw()
+        uninterrupted(lambda: self._open(listener))
 
     def _open(self, listener: LeaderRetrievalListener | None) -> None:
         with self._lock:
-            if not self._is_started:
-                self._opener = threading.current_thread()  # first; see `begin_close`
             if self._is_started or self._is_closed:
                 message = "a retriever is started once, and not after it was closed"
                 raise LocalProtocolError(message)
@@ -270,8 +257,8 @@ class LeaderRetriever:
 
         Nothing is delivered after it has returned.  Called by the listener itself, or
         inside a callback for which the listener waits, it does not wait for that call
-        to end; nor does it wait in a signal handler that has interrupted a `start` or a
-        `close`.
+        to end.  A signal handler may call it at any moment; what one raises while this
+        waits does not break the closing off.
         """
         if self._fork_guard.is_inherited:
             return
@@ -283,32 +270,30 @@ class LeaderRetriever:
         """Do as `close` does, and do not wait for the listener."""
         if self._fork_guard.is_inherited:
             return
-        with callback_waits.amid():
-            with self._lock:
-                is_first = not self._is_closed
-                self._is_closed = True
-            self._announce()
-            if is_first and self._opener is threading.current_thread():
-                self._is_left_to_start = True  # a signal handler has interrupted it
-            elif is_first:
-                self._withdraw()
+        uninterrupted(self._begin_close)
+
+    def _begin_close(self) -> None:
+        with self._lock:
+            is_first = not self._is_closed
+            self._is_closed = True
+        self._announce()
+        if is_first:
+            self._withdraw()
 
     def _withdraw(self) -> None:
         """Have the driver stop looking; once."""
-        with callback_waits.amid():
-            try:
-                if self._is_started:
-                    # `start` may still be at it in another thread: what is closed
-                    # before it is opened would stay.
-                    self._is_opened.wait()
-                    self._driver.close()
-            finally:
-                self._is_withdrawn.set()
-                if self._lane is None:
-                    self._end()
-                else:
-                    # It may have been closed before there was a lane to be woken.
-                    self._lane.wake()
+        try:
+            if self._is_started:
+                # `start` may still be at it in another thread: what is closed before it
+                # is opened would stay.
+                self._is_opened.wait()
+                self._driver.close()
+        finally:
+            self._is_withdrawn.set()
+            if self._lane is None:
+                self._end()
+            else:
+                self._lane.wake()
 
     def _end(self) -> None:
         """Release everything: the listener, if there was one, hears no more."""
@@ -346,7 +331,7 @@ class LeaderRetriever:
         self._announce()
 
     def _announce(self) -> None:
-        """Wake everybody who waits; no lock is held (`CallbackLane.wake`)."""
+        """Wake everybody who waits."""
         for wake_up in tuple(self._wakers):
             wake_up()
         if self._lane is not None:

@@ -41,11 +41,11 @@ def handling(number: signal.Signals, handler: Callable[..., object]) -> Iterator
 
 
 @contextlib.contextmanager
-def bounded() -> Iterator[None]:
-    """Break the block off, with `HangsError`, if it hangs."""
+def bounded(seconds: float = HANGS_SECONDS) -> Iterator[None]:
+    """Break the block off, with `HangsError`, if it takes longer."""
     thread_id = threading.get_ident()
     watchdog = threading.Timer(
-        HANGS_SECONDS, lambda: signal.pthread_kill(thread_id, signal.SIGUSR2)
+        seconds, lambda: signal.pthread_kill(thread_id, signal.SIGUSR2)
     )
     with handling(signal.SIGUSR2, hang):
         watchdog.start()
@@ -123,7 +123,7 @@ def _uninterrupted(code: CodeType) -> frozenset[int]:
 @frozen(kw_only=True)
 class Closed:
     """
-    What a signal handler closes amid something.
+    What is closed amid something, or after that.
 
     Attributes:
         action: What is interrupted.
@@ -140,26 +140,56 @@ def close_amid(
     begin: Callable[[], Closed], *, places: Sequence[str], first: int, step: int
 ) -> None:
     """
-    Close what *begin* returns, made anew each time, before one line after the other.
+    Have a signal handler close what *begin* returns, before one line after the other.
 
     Args:
-        begin: Makes it.
+        begin: Makes it, anew each time.
         places: As `interrupted` takes them.
         first: The first line.
         step: How many lines further the next one is.
     """
+    _sweep(begin, lambda one: one.close, places=places, first=first, step=step)
+
+
+def break_off(
+    begin: Callable[[], Closed], *, places: Sequence[str], first: int, step: int
+) -> None:
+    """
+    Have a signal handler raise, before one line after the other, and close after that.
+
+    The arguments are those of `close_amid`.
+    """
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    _sweep(begin, lambda _: interrupt, places=places, first=first, step=step)
+
+
+def _sweep(
+    begin: Callable[[], Closed],
+    handler_of: Callable[[Closed], Callable[[], object]],
+    *,
+    places: Sequence[str],
+    first: int,
+    step: int,
+) -> None:
     line_index = first
-    where: str | None = ""
-    while where is not None:
+    is_interrupted = True
+    while is_interrupted:
         one = begin()
-        with handling(signal.SIGUSR1, lambda *_, one=one: one.close()):
+        handler = handler_of(one)
+        with handling(signal.SIGUSR1, lambda *_, handler=handler: handler()):
             try:
                 with bounded():
-                    where = interrupted(
-                        one.action, places=places, line_index=line_index
-                    )
-                    if where is None:
-                        one.close()
+                    try:
+                        where = interrupted(
+                            one.action, places=places, line_index=line_index
+                        )
+                        is_interrupted = where is not None
+                    except KeyboardInterrupt:
+                        is_interrupted = True
+                    one.close()
                     one.check()
             except HangsError:
                 pytest.fail(f"it hangs when line {line_index} is interrupted")

@@ -156,8 +156,7 @@ class LeaderClient:
         self._core = ClientCore(config, now_ns=self._now_ns)
         self._fork_guard = ForkGuard()
         self._log = get_logger(component="leaderserver-client", target=config.target)
-        # Reentrant: a signal handler may close what its own thread is just closing.
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()  # guards _is_closed
         self._retriever_ids = itertools.count(1)
         self._calls = PendingCalls()
         self._audience = ClientAudience()

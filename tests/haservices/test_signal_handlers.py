@@ -1,9 +1,13 @@
-"""E7, L4, R5: a signal handler may close services at any moment; real signals."""
+"""E7, L4, R5: a signal handler may close services, or raise, at any moment."""
 
 from __future__ import annotations
 
+import os
 import queue
+import random
+import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final, TypeAlias, final
@@ -11,12 +15,19 @@ from typing import Final, TypeAlias, final
 import pytest
 from attrs import frozen
 
-from haservices import HAConfig, campaign, open_ha_services
+from haservices import HAConfig, HAServices, campaign, open_ha_services
 from haservices.client_services import ClientHAServices
 from haservices.embedded import link_of
 from haservices.testing import ZooKeeperServer
 from leaderserver import LeaderServer, ServerConfig
-from tests.interrupting import Closed, close_amid
+from tests.interrupting import (
+    HANGS_SECONDS,
+    Closed,
+    bounded,
+    break_off,
+    close_amid,
+    handling,
+)
 from tests.recording import RecordingContender, wait_until
 from tests.tiers import nightly_after
 
@@ -79,6 +90,11 @@ def names(request: pytest.FixtureRequest) -> Iterator[Names]:
         return
     with LeaderServer(ServerConfig(bind="tcp://127.0.0.1:0")) as server:
         yield Names(server.url, lambda _: not server.status()["sessions"])
+
+
+def open_file_count() -> int:
+    """Return how many files and sockets this process has open."""
+    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - entries vanish
 
 
 @final
@@ -198,3 +214,100 @@ def test_services_are_closed_amid_what_their_thread_does(
         )
 
     close_amid(begin, places=PLACES, first=first, step=LINE_STEP)
+
+
+@pytest.mark.parametrize("first", nightly_after(1, range(LINE_STEP)))
+@pytest.mark.parametrize("name", ACTIONS)
+def test_what_the_main_thread_does_is_broken_off(
+    names: Names, name: str, first: int
+) -> None:
+    """
+    A Ctrl-C before any line of what it does with services leaves them to be closed.
+
+    It left locks that were taken, threads that counted and did not run, and what had
+    begun to close and never did: closing waited for ever, and so did all that came.
+    """
+
+    def begin() -> Closed:
+        it = Open(names.url)
+        return Closed(
+            action=ACTIONS[name](it),
+            close=it.ha.close,
+            check=partial(wait_until, partial(names.is_left, it)),
+        )
+
+    break_off(begin, places=PLACES, first=first, step=LINE_STEP)
+
+
+@pytest.mark.parametrize("first", nightly_after(1, range(LINE_STEP)))
+def test_opening_is_broken_off(names: Names, first: int) -> None:
+    """Services that a Ctrl-C has kept from their opener are closed."""
+    threads_before = threading.active_count() + 1  # what breaks off that which hangs
+
+    def begin() -> Closed:
+        opened: list[HAServices] = []
+
+        def close() -> None:
+            for ha in opened:
+                ha.close()
+
+        return Closed(
+            action=lambda: opened.append(open_ha_services(names.url)),
+            close=close,
+            check=lambda: wait_until(
+                lambda: threading.active_count() == threads_before
+            ),
+        )
+
+    break_off(begin, places=PLACES, first=first, step=LINE_STEP)
+
+
+@pytest.mark.parametrize("count", [60, pytest.param(3_000, marks=pytest.mark.nightly)])
+def test_all_is_broken_off_at_any_moment(names: Names, count: int) -> None:
+    """Between any two steps of the interpreter: it leaves no thread, file or wait."""
+    draw = random.Random(count)
+
+    def use(ha: HAServices) -> None:
+        retriever = ha.get_leader_retriever("a")
+        retriever.start(Listener())
+        contender = RecordingContender()
+        election = ha.get_leader_election("a")
+        election.start(contender)
+        session = contender.wait_for_grant()
+        election.run_if_leader(session.leader_session_id, lambda: None)
+        election.confirm_leadership(session.leader_session_id, "host:1")
+        ha.get_leader_store("a").watch("path").close()
+        retriever.wait_for_leader()
+        with campaign(ha, "b", "host:1"):
+            pass
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    def attempt(interrupted_after_seconds: float) -> None:
+        ha: HAServices | None = None
+        try:
+            try:
+                signal.setitimer(signal.ITIMER_REAL, interrupted_after_seconds)
+                ha = open_ha_services(names.url)
+                use(ha)
+            finally:
+                if ha is not None:
+                    ha.close()
+                signal.setitimer(signal.ITIMER_REAL, 0)
+        except KeyboardInterrupt:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            if ha is not None:
+                ha.close()
+
+    with handling(signal.SIGALRM, interrupt), bounded(HANGS_SECONDS + count * 0.1):
+        attempt(0)
+        threads_before, files_before = threading.active_count(), open_file_count()
+        began = time.monotonic()
+        attempt(0)
+        span_seconds = time.monotonic() - began
+        for _ in range(count):
+            attempt(max(1e-6, draw.uniform(0, span_seconds)))
+        attempt(0)
+        wait_until(lambda: threading.active_count() == threads_before)
+        wait_until(lambda: open_file_count() == files_before)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from typing import Final
 
 import pytest
@@ -187,13 +188,13 @@ class TestCallbackLane:
         joined: Record[bool] = Record()
 
         def turn() -> bool:
-            assert lane.is_current
+            assert lane.thread_id == threading.get_ident()
             lane.join()
-            joined.add(lane.is_current)
+            joined.add(lane.thread_id == threading.get_ident())
             return True
 
         lane = CallbackLane("joining", turn)
-        assert not lane.is_current
+        assert lane.thread_id != threading.get_ident()
         lane.wake()
         lane.join()
         assert joined.items == (True,)
@@ -229,23 +230,25 @@ class TestCallbackLane:
         ended, other = CountingLane(), CountingLane()
         pool = callbacks._pool
         over, is_other_there = ended.lane.over, threading.Event()
-        set_over, notify = over.set, pool._notify
+        set_over, dismiss = over.set, pool._dismiss
 
         def set_and_wait() -> None:
             set_over()
             assert is_other_there.wait(WAIT_SECONDS)
 
-        def add_and_notify(count: int) -> None:
+        def dismiss_and_add() -> Sequence[threading.Thread]:
+            threads = dismiss()
             if over.is_set() and not is_other_there.is_set():
+                assert threads
                 pool.add(other.lane)
                 is_other_there.set()
-            notify(count)
+            return threads
 
         other.lane.wake()
         other.counts.wait_for_count(1)
         other.close()
         monkeypatch.setattr(over, "set", set_and_wait)
-        monkeypatch.setattr(pool, "_notify", add_and_notify)
+        monkeypatch.setattr(pool, "_dismiss", dismiss_and_add)
         closing = threading.Thread(target=ended.close, daemon=True)
         closing.start()
         closing.join(WAIT_SECONDS)

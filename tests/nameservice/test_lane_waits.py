@@ -3,7 +3,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import copy_context
 from typing import final
 
 from nameservice import CallbackWaits
@@ -16,16 +15,16 @@ class Lane:
     """A lane whose turn is a block."""
 
     def __init__(self) -> None:
-        self.thread: threading.Thread | None = None
+        self.thread_id: int | None = None
 
     @contextmanager
     def turn(self) -> Iterator[None]:
         """Run the block as its turn."""
-        self.thread = threading.current_thread()
+        self.thread_id = threading.get_ident()
         try:
             yield
         finally:
-            self.thread = None
+            self.thread_id = None
 
 
 def set_event() -> threading.Event:
@@ -71,14 +70,14 @@ class TestCallbackWaits:
         ]
         for thread in threads:
             thread.start()
-        wait_until(lambda: len(waits._awaited_by) == 2)
+        wait_until(lambda: len(waits._waits) == 2)
         with third.turn():
             assert not waits.wait([other, first], event)
             assert waits.wait([other], set_event())
         event.set()
         for thread in threads:
             thread.join(WAIT_SECONDS)
-        assert waits._awaited_by == {}
+        assert waits._waits == {}
 
     def test_a_wait_within_a_wait_counts_both(self) -> None:
         """A signal handler waits in a thread that waits: its circle is seen, too."""
@@ -96,45 +95,31 @@ class TestCallbackWaits:
 
         thread = threading.Thread(target=run)
         thread.start()
-        wait_until(lambda: list(waits._awaited_by.values()) == [(awaited,)])
+        wait_until(lambda: [wait.lanes for wait in waits._waits] == [(awaited,)])
         with awaited.turn():
             assert not waits.wait([own], outer)
         outer.set()
         thread.join(WAIT_SECONDS)
-        assert waits._awaited_by == {}
-
-    def test_what_began_amid_something_is_not_amid_it(self) -> None:
-        """
-        A thread or a coroutine that begins amid something may take its context along.
-
-        Where it closed something later, it did not wait.
-        """
-        waits, lane = CallbackWaits(), Lane()
-        with waits.amid():
-            context = copy_context()
-            assert waits.is_amid
-            assert not waits.wait([lane], set_event())
-        assert not waits.is_amid
-        assert context.run(waits.wait, [lane], set_event())
+        assert waits._waits == {}
 
     def test_child_begins_anew(self) -> None:
-        """E10: the parent's threads are not there, and none of them holds the lock."""
-        waits, lane = CallbackWaits(), Lane()
+        """E10: the parent's threads are not there, and wait for nothing."""
+        waits, event, lane, other = CallbackWaits(), threading.Event(), Lane(), Lane()
 
         def child() -> bool:
             waits.forget()
-            return waits.wait([lane], set_event())
+            with other.turn():
+                return waits.wait([lane], set_event())
 
-        is_held, may_end = threading.Event(), threading.Event()
+        def wait() -> None:
+            with lane.turn():
+                waits.wait([other], event)
 
-        def hold() -> None:
-            with waits._lock:
-                is_held.set()
-                assert may_end.wait(WAIT_SECONDS)
-
-        holder = threading.Thread(target=hold)
-        holder.start()
-        assert is_held.wait(WAIT_SECONDS)
+        waiter = threading.Thread(target=wait)
+        waiter.start()
+        wait_until(lambda: len(waits._waits) == 1)
+        with other.turn():
+            assert not waits.wait([lane], event), "it is a circle in this process"
         assert run_in_child(child) == "True"
-        may_end.set()
-        holder.join(WAIT_SECONDS)
+        event.set()
+        waiter.join(WAIT_SECONDS)
