@@ -64,7 +64,8 @@ class LeaderElectionDriver(Protocol):
         """
         Leave the election; block until the name service knows, within bounds.
 
-        Where it cannot be told in time, the entry ends with the session.  Idempotent.
+        Where it cannot be told in time, the entry ends with the session.  Idempotent;
+        may come before `open`, or amid it, and comes again after that then.
         *deliver* is not called once this has begun.
         """
 

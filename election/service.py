@@ -111,8 +111,9 @@ class LeaderElection:
         self._lane: CallbackLane | None = None
         self._held: LeaderSession | None = None
         self._collapsed_count = 0
-        self._is_opened = threading.Event()
+        self._starts = deque((None,))  # a start takes the one that there is
         self._is_closing = False
+        self._is_withdrawn = False
         self._told_of_closing: list[Callable[[], None]] = []
 
     @property
@@ -137,19 +138,24 @@ class LeaderElection:
         """
         self._fork_guard.check()
         check_callbacks(contender, *_CALLBACKS, what="a contender")
-        uninterrupted(lambda: self._open(contender))
-
-    def _open(self, contender: LeaderContender) -> None:
-        with self._lock:
-            if self._contender is not None or self._is_closing:
-                message = "an election is started once, and not after it was closed"
-                raise LocalProtocolError(message)
-            self._contender = contender
-            self._lane = CallbackLane(f"election-{self._component_id}", self._turn)
         try:
-            self._driver.open(self._put, self._fail)
-        finally:
-            self._is_opened.set()
+            self._starts.pop()
+        except IndexError:
+            raise self._unstartable() from None
+        if self._is_closing:
+            raise self._unstartable()
+        # One step after the other: an exception between any two leaves what `close`
+        # withdraws.
+        self._contender = contender
+        self._lane = CallbackLane(f"election-{self._component_id}", self._turn)
+        self._driver.open(self._put, self._fail)
+        if self._is_withdrawn:  # by another thread or a handler, before it was entered
+            self._driver.withdraw()
+            self.begin_close()
+
+    def _unstartable(self) -> LocalProtocolError:
+        message = "an election is started once, and not after it was closed"
+        return LocalProtocolError(message)
 
     def confirm_leadership(self, leader_session_id: UUID, address: str) -> None:
         """
@@ -331,15 +337,14 @@ class LeaderElection:
 
     def _begin_close(self) -> None:
         with self._lock:
-            is_first = not self._is_closing
             self._is_closing = True
-            is_started = self._lane is not None
             told, self._told_of_closing = self._told_of_closing, []
-        self._wake()
         for callback in told:
             callback()
-        if is_first and not is_started:
+        if self._lane is None and not self._is_withdrawn:
             self._finish()
+        if self._lane is not None:  # it may have come meanwhile
+            self._lane.wake()
 
     def when_closing(self, callback: Callable[[], None]) -> None:
         """
@@ -437,9 +442,6 @@ class LeaderElection:
                 self._refuse(item)
         if self._held is not None:
             self._revoke(contender, self._held)
-        # Closed from another thread while `start` was still at it: what is withdrawn
-        # before it is opened would stay.
-        self._is_opened.wait()
         self._finish()
 
     def _perform(self, contender: LeaderContender, item: _Item) -> None:
@@ -511,6 +513,7 @@ class LeaderElection:
     def _finish(self) -> None:
         """Withdraw, and release everything; the last thing an election does."""
         self._held = None
+        self._is_withdrawn = True  # first: who is just entering it looks after that
         try:
             self._driver.withdraw()
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import TYPE_CHECKING, final
 
 from election import (
@@ -191,7 +192,8 @@ class _ElectionDriver:
         self._clock = clock
         self._confirm_timeout_ns = confirm_timeout_ns
         self._operations = operations
-        self._contender_id: str | None = None
+        self._contender_id = uuid.uuid4().hex
+        self._is_entered = False
         self._holder: HolderCore | None = None
         self._is_added = InterruptibleEvent()
 
@@ -200,8 +202,9 @@ class _ElectionDriver:
         deliver: Callable[[DeliverGrant | DeliverRevoke], None],
         fail: Callable[[Exception], None],
     ) -> None:
-        # Known at once: a `close` in the next moment withdraws what was entered.
-        self._contender_id = self._client.add_contender(
+        self._is_entered = True  # first: it may be interrupted, and withdrawn then
+        self._client.add_contender(
+            self._contender_id,
             self._component_id,
             confirm_timeout_ns=self._confirm_timeout_ns,
             on_added=self._added,
@@ -209,8 +212,7 @@ class _ElectionDriver:
             fail=fail,
         )
 
-    def _added(self, contender_id: str, holder: HolderCore) -> None:
-        self._contender_id = contender_id  # the grant may be here before `open` returns
+    def _added(self, holder: HolderCore) -> None:
         self._holder = holder
         self._is_added.set()
 
@@ -228,15 +230,13 @@ class _ElectionDriver:
 
     def confirm(self, leader_session_id: UUID, address: str) -> None:
         self._is_added.wait()
-        assert self._contender_id is not None
         self._client.confirm(self._contender_id, leader_session_id, address)
 
     def revoke_delivered(self) -> None:
-        if self._contender_id is not None:
-            self._client.revoke_returned(self._contender_id)
+        self._client.revoke_returned(self._contender_id)
 
     def withdraw(self) -> None:
-        if self._contender_id is not None:
+        if self._is_entered:
             self._client.remove_contender(self._contender_id)
 
     def contenders(self) -> Sequence[ContenderInformation]:
@@ -250,20 +250,19 @@ class _RetrievalDriver:
     def __init__(self, client: LeaderClient, component_id: str) -> None:
         self._client = client
         self._component_id = component_id
-        self._retriever_id: int | None = None
+        self._retriever_id = client.new_retriever_id()
 
     def open(
         self,
         deliver: Callable[[RetrieverEvent], None],
         fail: Callable[[Exception], None],
     ) -> None:
-        self._retriever_id = self._client.add_retriever(
-            self._component_id, deliver=deliver, fail=fail
+        self._client.add_retriever(
+            self._retriever_id, self._component_id, deliver=deliver, fail=fail
         )
 
     def close(self) -> None:
-        if self._retriever_id is not None:
-            self._client.remove_retriever(self._retriever_id)
+        self._client.remove_retriever(self._retriever_id)
 
 
 @final

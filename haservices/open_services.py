@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias, final
 
 from nameservice import LocalProtocolError, callback_waits, get_logger
 from nameservice.interruptible import InterruptibleEvent
-from nameservice.uninterrupted import uninterrupted
+from nameservice.uninterrupted import Errand, uninterrupted
 
 
 if TYPE_CHECKING:
@@ -46,7 +46,6 @@ class OpenServices:
         self._services: dict[_Service, None] = {}
         self._is_closing = False
         self._is_ending = False
-        self._ending: threading.Thread | None = None
         self._is_ended = InterruptibleEvent()
         self._errors: deque[Exception] = deque()
 
@@ -65,11 +64,9 @@ class OpenServices:
 
     def forget(self, service: _Service) -> None:
         """Forget *service*: it has closed."""
-        uninterrupted(lambda: self._forget(service))
-
-    def _forget(self, service: _Service) -> None:
         self._services.pop(service, None)
-        self._end_if_empty()
+        if self._is_closing:
+            uninterrupted(self._end_if_empty)
 
     def close(self) -> None:
         """
@@ -85,10 +82,8 @@ class OpenServices:
         if not callback_waits.is_inside(lanes) and callback_waits.wait(
             lanes, self._is_ended
         ):
-            for service in left:
-                service.close()  # ends their threads, too
-            if self._ending is not None:
-                self._ending.join()
+            for lane in lanes:
+                lane.join()  # ends its thread, too
             if self._errors:
                 raise self._errors.popleft()
 
@@ -106,14 +101,7 @@ class OpenServices:
             if not self._is_closing or self._services or self._is_ending:
                 return
             self._is_ending = True
-        self._ending = threading.Thread(
-            target=self._end_session, name="closing", daemon=True
-        )
-        try:
-            self._ending.start()
-        except RuntimeError:  # the process may have no more of them
-            self._ending = None
-            self._end_session()
+        Errand(self._end_session, self._is_ended.set).begin()
 
     def _end_session(self) -> None:
         try:
@@ -121,5 +109,3 @@ class OpenServices:
         except Exception as error:  # noqa: BLE001 - raised by the first that waited
             get_logger(component="services").warning("closing.failed", error=str(error))
             self._errors.append(error)
-        finally:
-            self._is_ended.set()

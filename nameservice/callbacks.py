@@ -23,7 +23,7 @@ from nameservice.clock import NS_PER_SECOND
 from nameservice.interruptible import InterruptibleEvent
 from nameservice.lane_waits import callback_waits
 from nameservice.log import get_logger
-from nameservice.uninterrupted import uninterrupted
+from nameservice.uninterrupted import detached, uninterrupted
 
 
 if TYPE_CHECKING:
@@ -52,8 +52,8 @@ class CallbackLane:
         self.turn = turn
         self.over = InterruptibleEvent()
         self.thread_id: int | None = None
+        self.is_entered = False
         self._pool = _pool_of_this_process()
-        self._pool.add(self)
 
     def wake(self) -> None:
         """Ask for a turn that begins after this.  Thread-safe; never blocks."""
@@ -82,22 +82,21 @@ class _CallbackPool:
         self._idle_name = idle_name
         self.pid = os.getpid()
         self._log = get_logger(component="callbacks")
-        self._changed = threading.Condition(threading.Lock())
+        self._changed = threading.Condition()
         self._schedule: CallbackSchedule[CallbackLane] = CallbackSchedule()
         self._threads: dict[threading.Thread, None] = {}
         self._waiting_count = 0
-
-    def add(self, lane: CallbackLane) -> None:
-        uninterrupted(lambda: self._add(lane))
 
     def wake(self, lane: CallbackLane) -> None:
         uninterrupted(lambda: self._wake(lane))
 
     def join_if_unused(self) -> None:
         """Wait for the threads to end, if there is no lane that they are for."""
-        if len(self._schedule):
-            return
-        threads = uninterrupted(self._dismiss)
+        if self._threads and not len(self._schedule):
+            detached(self._join_if_unused)
+
+    def _join_if_unused(self) -> None:
+        threads = self._dismiss()
         if threading.get_ident() in [thread.ident for thread in threads]:
             return
         for thread in threads:
@@ -105,12 +104,11 @@ class _CallbackPool:
             while thread.is_alive() and not len(self._schedule):
                 thread.join(_IDLE_SECONDS)
 
-    def _add(self, lane: CallbackLane) -> None:
-        with self._changed:
-            self._schedule.add(lane)
-
     def _wake(self, lane: CallbackLane) -> None:
         with self._changed:
+            if not lane.is_entered:
+                lane.is_entered = True
+                self._schedule.add(lane)
             self._schedule.wake(lane, now_ns=time.monotonic_ns())
             is_needed = self._schedule.has_ready and not self._waiting_count
             thread = self._new_thread() if is_needed else None

@@ -4,7 +4,7 @@
 Python runs signal handlers on the main thread only, between any two steps of what that
 does: within the taking of a lock, too.  What has to be whole, and is rare, is done on
 another thread, at the cost of some 60 us.  So the main thread holds no lock of ours,
-and a signal handler may call whatever it likes.
+and a signal handler may call what it likes.
 """
 
 from __future__ import annotations
@@ -20,11 +20,74 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-__all__ = ["detached", "uninterrupted"]
+__all__ = ["Errand", "detached", "uninterrupted"]
 
 T = TypeVar("T")
 
 _NO_THREAD: Final = "can't start new thread"
+
+
+@final
+class Errand(Generic[T]):
+    """
+    An action on a thread of its own, in the context of who makes the errand.
+
+    That thread is none of `threading`: an exception amid the making of one lames it,
+    and one that is freed on the main thread swallows what a handler raises.
+
+    Args:
+        action: Must not wait for the main thread, nor for a lock that it holds.
+        on_over: Called at the end, on the same thread; must not raise.
+
+    Attributes:
+        over: Held until it is over.
+        results: What it returned, if it did.
+    """
+
+    def __init__(
+        self, action: Callable[[], T], on_over: Callable[[], object] = lambda: None
+    ) -> None:
+        self._actions = [action]
+        self._on_over = on_over
+        self._context = contextvars.copy_context()
+        self._errors: list[BaseException] = []
+        self.results: list[T] = []
+        self.over = threading.Lock()
+        self.over.acquire()
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether there is an outcome."""
+        return bool(self.results or self._errors)
+
+    def begin(self) -> None:
+        """Begin, unless that was done.  Without a thread left it is done here."""
+        try:
+            _thread.start_new_thread(self._run, ())
+        except RuntimeError as error:
+            if _NO_THREAD not in str(error):
+                raise  # it is a signal handler's
+            self._run()
+
+    def outcome(self) -> T:
+        """Return what it returned, or raise what it raised; once."""
+        if self._errors:
+            raise self._errors.pop()
+        return self.results[0]
+
+    def _run(self) -> None:
+        try:
+            action = self._actions.pop()
+        except IndexError:
+            return  # it was begun before
+        try:
+            self.results.append(self._context.run(action))
+        except BaseException as error:  # noqa: BLE001 (it is raised by who waits)
+            self._errors.append(error)
+        finally:
+            _forget_thread()
+            self._on_over()
+            self.over.release()
 
 
 def uninterrupted(
@@ -41,16 +104,11 @@ def uninterrupted(
     """
     if not _is_interruptible():
         return action()
-    errand = _Errand(action)
+    errand = Errand(action)
     interruption: BaseException | None = None
     while not errand.is_over:
         try:
-            try:
-                _thread.start_new_thread(errand.run, ())
-            except RuntimeError as error:
-                if _NO_THREAD not in str(error):
-                    raise
-                errand.run()  # better here than not at all
+            errand.begin()
             errand.over.acquire()
         except BaseException as error:  # noqa: BLE001 (it is raised below)
             interruption = error
@@ -71,42 +129,28 @@ def detached(
 
     Args:
         action: Must not wait for the main thread, nor for a lock that it holds.
-        undo: Is given the result if that is not returned.
+        undo: Is given the result if that is not returned, on a thread of its own.
     """
     if not _is_interruptible():
         return action()
-    errand = _Errand(action)
+    is_abandoned = False
     # Two may find that there is a result, and that none waits for it: one takes this.
     undoing = [undo]
 
-    def undo_once() -> None:
-        if errand.results and errand.is_abandoned:
+    def undo_if_abandoned() -> None:
+        if is_abandoned and errand.results:
             with contextlib.suppress(IndexError):
-                undoing.pop()(errand.results[0])
+                undo_result = undoing.pop()
+                Errand(lambda: undo_result(errand.results[0])).begin()
 
-    def run() -> None:
-        errand.run()
-        undo_once()
-
-    def begin() -> None:
-        try:
-            threading.Thread(target=run, name="detached", daemon=True).start()
-        except RuntimeError:  # the process may have no more of them
-            run()
-
+    errand = Errand(action, undo_if_abandoned)
     try:
-        try:
-            # What `threading` makes is started there: an exception amid that lames it.
-            _thread.start_new_thread(begin, ())
-        except RuntimeError as error:
-            if _NO_THREAD not in str(error):
-                raise
-            begin()
+        errand.begin()
         errand.over.acquire()
         return errand.outcome()
     except BaseException:
-        errand.is_abandoned = True
-        undo_once()
+        is_abandoned = True
+        undo_if_abandoned()
         raise
 
 
@@ -115,46 +159,8 @@ def _is_interruptible() -> bool:
     return threading.get_ident() == threading.main_thread().ident
 
 
-@final
-class _Errand(Generic[T]):
-    """
-    An action on another thread, in the context of who asks for it.
-
-    Attributes:
-        over: Held until it is over.
-        results: What it returned, if it did.
-        is_abandoned: Whether who asked for it waits no more.
-    """
-
-    def __init__(self, action: Callable[[], T]) -> None:
-        self._actions = [action]
-        self._context = contextvars.copy_context()
-        self.over = threading.Lock()
-        self.over.acquire()
-        self.results: list[T] = []
-        self.is_abandoned = False
-        self._errors: list[BaseException] = []
-
-    @property
-    def is_over(self) -> bool:
-        """Return whether there is an outcome."""
-        return bool(self.results or self._errors)
-
-    def run(self) -> None:
-        """Do it, once; the threads that come too late find nothing to do."""
-        try:
-            action = self._actions.pop()
-        except IndexError:
-            return
-        try:
-            self.results.append(self._context.run(action))
-        except BaseException as error:  # noqa: BLE001 (it is raised by who waits)
-            self._errors.append(error)
-        finally:
-            self.over.release()
-
-    def outcome(self) -> T:
-        """Return what it returned, or raise what it raised; once."""
-        if self._errors:
-            raise self._errors.pop()
-        return self.results[0]
+def _forget_thread() -> None:
+    """Remove what `threading` has made for this thread, as Python does from 3.13 on."""
+    made = threading._active.get(threading.get_ident())  # type: ignore[attr-defined]  # noqa: SLF001
+    if isinstance(made, threading._DummyThread):  # noqa: SLF001
+        threading._active.pop(threading.get_ident(), None)  # type: ignore[attr-defined]  # noqa: SLF001

@@ -38,4 +38,8 @@ class LeaderRetrievalDriver(Protocol):
         """
 
     def close(self) -> None:
-        """Stop.  Idempotent; a call of *deliver* may still be under way."""
+        """
+        Stop.  Idempotent; a call of *deliver* may still be under way.
+
+        May come before `open`, or amid it, and comes again after that then.
+        """

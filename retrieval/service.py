@@ -62,18 +62,17 @@ class LeaderRetriever:
         self._on_closed = on_closed
         self._fork_guard = ForkGuard()
         self._log = get_logger(component="retriever", component_id=component_id)
-        # Neither is taken where a signal handler may interrupt: see `uninterrupted`.
-        self._lock = threading.Lock()  # guards starting and closing
+        # Not taken where a signal handler may interrupt.
         self._delivering = threading.Lock()
         self._wakers: set[Callable[[], None]] = set()
         self._errors: deque[Exception] = deque()
         self._listener: LeaderRetrievalListener | None = None
         self._lane: CallbackLane | None = None
         self._told: LeaderInformation | None = None  # to the listener
+        self._starts = deque((None,))  # a start takes the one that there is
         self._is_started = False
-        self._is_opened = threading.Event()
         self._is_closed = False
-        self._is_withdrawn = threading.Event()
+        self._is_withdrawn = False
 
     @property
     def component_id(self) -> str:
@@ -104,21 +103,27 @@ class LeaderRetriever:
             check_callbacks(
                 listener, "notify_leader", "handle_error", what="a listener"
             )
-        uninterrupted(lambda: self._open(listener))
-
-    def _open(self, listener: LeaderRetrievalListener | None) -> None:
-        with self._lock:
-            if self._is_started or self._is_closed:
-                message = "a retriever is started once, and not after it was closed"
-                raise LocalProtocolError(message)
-            self._listener = listener
-            if listener is not None:
-                self._lane = CallbackLane(f"retriever-{self._component_id}", self._turn)
-            self._is_started = True
         try:
-            self._driver.open(self._deliver, self._fail)
-        finally:
-            self._is_opened.set()
+            self._starts.pop()
+        except IndexError:
+            raise self._unstartable() from None
+        if self._is_closed:
+            raise self._unstartable()
+        # One step after the other: an exception between any two leaves what `close`
+        # withdraws.
+        self._listener = listener
+        if listener is not None:
+            self._lane = CallbackLane(f"retriever-{self._component_id}", self._turn)
+        self._is_started = True
+        self._driver.open(self._deliver, self._fail)
+        if self._is_closed:  # by another thread or a handler, before it was opened
+            self._driver.close()
+            if self._lane is not None:
+                self._lane.wake()
+
+    def _unstartable(self) -> LocalProtocolError:
+        message = "a retriever is started once, and not after it was closed"
+        return LocalProtocolError(message)
 
     @property
     def leader(self) -> LeaderInformation | None:
@@ -270,30 +275,24 @@ class LeaderRetriever:
         """Do as `close` does, and do not wait for the listener."""
         if self._fork_guard.is_inherited:
             return
-        uninterrupted(self._begin_close)
+        if self._lane is None:
+            self._begin_close()
+        else:
+            uninterrupted(self._begin_close)  # it wakes the lane
 
     def _begin_close(self) -> None:
-        with self._lock:
-            is_first = not self._is_closed
-            self._is_closed = True
+        """Do so; done again, it does what an exception may have left undone."""
+        self._is_closed = True
         self._announce()
-        if is_first:
-            self._withdraw()
-
-    def _withdraw(self) -> None:
-        """Have the driver stop looking; once."""
-        try:
-            if self._is_started:
-                # `start` may still be at it in another thread: what is closed before it
-                # is opened would stay.
-                self._is_opened.wait()
-                self._driver.close()
-        finally:
-            self._is_withdrawn.set()
-            if self._lane is None:
-                self._end()
-            else:
-                self._lane.wake()
+        if self._is_withdrawn:
+            return
+        if self._is_started:
+            self._driver.close()
+        if self._lane is None:
+            self._end()
+        self._is_withdrawn = True
+        if self._lane is not None:  # it may have come meanwhile
+            self._lane.wake()
 
     def _end(self) -> None:
         """Release everything: the listener, if there was one, hears no more."""
@@ -342,9 +341,8 @@ class LeaderRetriever:
     def _turn(self) -> bool:
         """Do one thing; return whether there is nothing more to be done, ever."""
         self._tell()
-        if not self._is_closed:
+        if not self._is_withdrawn:
             return False
-        self._is_withdrawn.wait()
         self._end()
         return True
 

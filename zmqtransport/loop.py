@@ -497,7 +497,8 @@ class PollLoop:
             self._run_calls()
         for callback in reversed(self._at_end):
             self._call(callback, where="at_end")
-        self._drains.clear()
+        for held in (self._drains, self._polled, self._sockets, self._at_end):
+            held.clear()
         self._wake_pipe = None
         self._over.set()
 

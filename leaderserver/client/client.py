@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
-import uuid
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import TYPE_CHECKING, Final, Protocol, assert_never, final
@@ -208,26 +207,28 @@ class LeaderClient:
 
     def add_contender(
         self,
+        contender_id: str,
         component_id: str,
         *,
         confirm_timeout_ns: int,
-        on_added: Callable[[str, HolderCore], None],
+        on_added: Callable[[HolderCore], None],
         deliver: Callable[[DeliverGrant | DeliverRevoke], None],
         fail: Callable[[Exception], None],
-    ) -> str:
+    ) -> None:
         """
-        Enter a contender; return its id; does not wait.
+        Enter a contender; does not wait.
 
         Args:
+            contender_id: Names it in this client; the caller's, who may be interrupted
+                amid this and removes it then.
             component_id: What it wants to lead.
             confirm_timeout_ns: How long it may take to confirm.
-            on_added: Takes its id, and what it believes, before anything is delivered:
-                that may be before this returns.
+            on_added: Takes what it believes, before anything is delivered: that may be
+                before this returns.
             deliver: Takes its grants and revocations.
             fail: Takes what it should hear of.
         """
         self._fork_guard.check()
-        contender_id = uuid.uuid4().hex
         self._audience.add_contender(contender_id, deliver=deliver, fail=fail)
         added = ContenderAdded(
             contender_id=contender_id,
@@ -237,12 +238,9 @@ class LeaderClient:
         self._link.post(
             lambda: self._step(
                 added,
-                before_effects=lambda: on_added(
-                    contender_id, self._core.holder(contender_id)
-                ),
+                before_effects=lambda: on_added(self._core.holder(contender_id)),
             )
         )
-        return contender_id
 
     def remove_contender(self, contender_id: str) -> None:
         """Withdraw a contender; wait until the server knows, within bounds."""
@@ -279,19 +277,22 @@ class LeaderClient:
         """Record that a revoke callback has returned; does not wait."""
         self._post(RevokeReturned(contender_id=contender_id))
 
+    def new_retriever_id(self) -> int:
+        """Return what names a retriever in this client."""
+        return next(self._retriever_ids)
+
     def add_retriever(
         self,
+        retriever_id: int,
         component_id: str,
         *,
         deliver: Callable[[RetrieverEvent], None],
         fail: Callable[[Exception], None],
-    ) -> int:
-        """Enter a retriever; return its id."""
+    ) -> None:
+        """Enter a retriever under an id of `new_retriever_id`; does not wait."""
         self._fork_guard.check()
-        retriever_id = next(self._retriever_ids)
         self._audience.add_retriever(retriever_id, deliver=deliver, fail=fail)
         self._post(RetrieverAdded(retriever_id=retriever_id, component_id=component_id))
-        return retriever_id
 
     def remove_retriever(self, retriever_id: int) -> None:
         """Take a retriever out; does not wait."""

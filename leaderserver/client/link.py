@@ -459,3 +459,5 @@ class SocketLink:
             self._publisher.dealer.close()
         self._requests.dealer.close()
         self.context.term()
+        # Freed here: their finalizers would swallow what a signal handler raises.
+        del self._publisher, self._requests, self.context

@@ -211,10 +211,9 @@ def test_a_grant_that_comes_before_the_start_has_returned_can_be_confirmed(
         contender = ConfirmingContender(election, "host:1")
         enter = LeaderClient.add_contender
 
-        def enter_and_wait(*args: Any, **kwargs: Any) -> str:
-            contender_id = enter(*args, **kwargs)
+        def enter_and_wait(*args: Any, **kwargs: Any) -> None:
+            enter(*args, **kwargs)
             contender.wait_for_confirm(1)
-            return contender_id
 
         monkeypatch.setattr(LeaderClient, "add_contender", enter_and_wait)
         election.start(contender)

@@ -226,6 +226,7 @@ class TestClientIsTold:
         errors: list[Exception] = []
         silences: list[Exception] = []
         client.add_contender(
+            "a-contender",
             Text("default/other"),
             confirm_timeout_ns=10**9,
             on_added=lambda *_: None,
@@ -233,7 +234,10 @@ class TestClientIsTold:
             fail=errors.append,
         )
         client.add_retriever(
-            Text("default/another"), deliver=lambda _: None, fail=silences.append
+            client.new_retriever_id(),
+            Text("default/another"),
+            deliver=lambda _: None,
+            fail=silences.append,
         )
         with ha.get_leader_election("flights") as election:
             election.start(contender)

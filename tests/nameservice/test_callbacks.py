@@ -240,7 +240,7 @@ class TestCallbackLane:
             threads = dismiss()
             if over.is_set() and not is_other_there.is_set():
                 assert threads
-                pool.add(other.lane)
+                other.lane.wake()
                 is_other_there.set()
             return threads
 

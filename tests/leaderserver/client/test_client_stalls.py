@@ -131,6 +131,7 @@ def test_a_contender_has_less_time() -> None:
     """It sends a heartbeat every fifth of the lease: two of them are 0.2 s (E4)."""
     scene = _Scene()
     scene.client.add_contender(
+        "a-contender",
         "job",
         confirm_timeout_ns=NS_PER_SECOND,
         on_added=lambda *_: None,

@@ -95,15 +95,18 @@ class Client:
         self.events: Record[RetrieverEvent] = Record()
         self.errors: Record[Exception] = Record()
 
-    def retrieve(self, component_id: str = "c/job") -> None:
-        """Enter a retriever, so that something is subscribed to, and reported."""
+    def retrieve(self, component_id: str = "c/job") -> int:
+        """Enter a retriever, so that something is subscribed to; return its id."""
+        retriever_id = self.client.new_retriever_id()
         self.client.add_retriever(
-            component_id, deliver=self.events.add, fail=self.errors.add
+            retriever_id, component_id, deliver=self.events.add, fail=self.errors.add
         )
+        return retriever_id
 
     def contend(self) -> None:
         """Enter a contender, whose errors are reported likewise."""
         self.client.add_contender(
+            "a-contender",
             "c/job",
             confirm_timeout_ns=NS_PER_SECOND,
             on_added=lambda *_: None,
@@ -403,12 +406,7 @@ class TestBroadcasts:
             Client(server.endpoint) as client,
         ):
             client.client.open()
-            first = client.client.add_retriever(
-                "c/job", deliver=client.events.add, fail=client.errors.add
-            )
-            second = client.client.add_retriever(
-                "c/job", deliver=client.events.add, fail=client.errors.add
-            )
+            first, second = client.retrieve(), client.retrieve()
             wait_until(lambda: server.status()["topics"] == 1)
             client.client.remove_retriever(first)
             assert client.is_served()
