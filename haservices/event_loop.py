@@ -13,8 +13,8 @@ import queue
 import threading
 from typing import TYPE_CHECKING, Final, TypeVar, final
 
-from haservices.answer import Answer
 from nameservice import NS_PER_SECOND, get_logger
+from nameservice.answer import Answer
 
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING
 
 from nameservice.errors import LocalProtocolError, UnreachableError
+from nameservice.uninterrupted import detached
 
 
 if TYPE_CHECKING:
@@ -39,6 +40,15 @@ def observe_on_loop(
         LocalProtocolError: If the loop has ended, or ends before it is asked.
         UnreachableError: If its thread does not answer in time.
     """
+    return detached(lambda: _observe(look, loop, target, timeout_seconds))
+
+
+def _observe(
+    look: Callable[[], Coroutine[Any, Any, Observation]],
+    loop: asyncio.AbstractEventLoop,
+    target: str,
+    timeout_seconds: float,
+) -> Observation:
     looking = look()
     try:
         coming = asyncio.run_coroutine_threadsafe(looking, loop)

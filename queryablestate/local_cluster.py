@@ -20,6 +20,7 @@ from nameservice import (
     SystemClock,
 )
 from nameservice.parameters import check_seconds, check_timeout_seconds
+from nameservice.uninterrupted import detached
 from queryablestate.node.config import NodeConfig
 from queryablestate.node.node import StateNode
 from queryablestate.proxy.config import ProxyConfig
@@ -110,12 +111,15 @@ class LocalStateCluster:
             StorageError: If a data directory cannot be used.
         """
         self._guard.check()
+        detached(self._start, undo=lambda _: self.close())
+
+    def _start(self) -> None:
         with self._lock:
             if self._is_started:
                 raise LocalProtocolError("a LocalStateCluster is started once")
             self._is_started = True
             try:
-                self._start()
+                self._start_all()
                 self._is_running = True
             except BaseException:
                 self._resources.close()
@@ -123,8 +127,10 @@ class LocalStateCluster:
 
     def close(self) -> None:
         """Stop everything at once; no node has others take over.  Idempotent."""
-        if self._guard.is_inherited:
-            return
+        if not self._guard.is_inherited:
+            detached(self._close)
+
+    def _close(self) -> None:
         with self._lock:
             self._is_started = True
             self._is_running = False
@@ -159,6 +165,9 @@ class LocalStateCluster:
             StorageError: If its data directory cannot be used.
         """
         self._guard.check()
+        return detached(self._add_node)
+
+    def _add_node(self) -> StateNode:
         with self._lock:
             if not self._is_running:
                 raise LocalProtocolError("the LocalStateCluster is not running")
@@ -192,6 +201,9 @@ class LocalStateCluster:
         """
         timeout_seconds = check_timeout_seconds(timeout_seconds)
         node = self.node(node_id)
+        return detached(lambda: self._remove(node, timeout_seconds))
+
+    def _remove(self, node: StateNode, timeout_seconds: float | None) -> str | None:
         reason = node.leave(timeout_seconds)
         node.close()
         with self._lock:
@@ -218,7 +230,7 @@ class LocalStateCluster:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _start(self) -> None:
+    def _start_all(self) -> None:
         clock = SystemClock()
         deadline_ns = clock.now_ns() + round(self._timeout_seconds * 1_000_000_000)
         if self._data_dir is None:

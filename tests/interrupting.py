@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import dis
 import functools
+import os
+import random
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from types import CodeType, FrameType
 from typing import Any, Final
@@ -16,6 +19,7 @@ import pytest
 from attrs import frozen
 
 from nameservice import NameServiceError
+from tests.recording import wait_until
 
 
 HANGS_SECONDS: Final = 5.0
@@ -164,6 +168,59 @@ def break_off(
         raise KeyboardInterrupt
 
     _sweep(begin, lambda _: interrupt, places=places, first=first, step=step)
+
+
+def break_off_at_any_moment(begin: Callable[[], Closed], *, count: int) -> None:
+    """
+    Have a timer's handler raise between any two steps of the interpreter.
+
+    Nothing may be left then: no thread, no file, nothing that waits, and no exception
+    that no one caught.
+
+    Args:
+        begin: Makes, anew each time, what is interrupted; its `close` is, too.
+        count: How many times.
+    """
+    draw = random.Random(count)
+    raised: list[None] = []
+    caught: list[None] = []
+
+    def interrupt(*_: object) -> None:
+        raised.append(None)
+        raise KeyboardInterrupt
+
+    def attempt(interrupted_after_seconds: float) -> None:
+        one = begin()
+        try:
+            try:
+                signal.setitimer(signal.ITIMER_REAL, interrupted_after_seconds)
+                one.action()
+            finally:
+                one.close()
+                signal.setitimer(signal.ITIMER_REAL, 0)
+        except KeyboardInterrupt:
+            caught.append(None)
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            one.close()
+        one.check()
+
+    with handling(signal.SIGALRM, interrupt), bounded(2 * HANGS_SECONDS + count / 5):
+        attempt(0)
+        threads_before, files_before = threading.active_count(), open_file_count()
+        began = time.monotonic()
+        attempt(0)
+        span_seconds = time.monotonic() - began
+        for _ in range(count):
+            attempt(max(1e-6, draw.uniform(0, span_seconds)))
+        attempt(0)
+        wait_until(lambda: threading.active_count() == threads_before)
+        wait_until(lambda: open_file_count() == files_before)
+    assert len(caught) == len(raised) > 0
+
+
+def open_file_count() -> int:
+    """Return how many files and sockets this process has open."""
+    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - entries vanish
 
 
 def _sweep(

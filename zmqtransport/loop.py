@@ -26,8 +26,6 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from functools import partial
 from typing import Final, TypeAlias, TypeVar, final
 
@@ -42,8 +40,10 @@ from nameservice import (
     UnreachableError,
     get_logger,
 )
+from nameservice.answer import Answer
 from nameservice.clock import NS_PER_MS
 from nameservice.open_files import OPEN_FILES_LEFT_MIN, require_open_files
+from nameservice.uninterrupted import detached
 from zmqtransport.sockets import (
     ZMQSocket,
     is_readable,
@@ -293,7 +293,7 @@ class PollLoop:
             UnreachableError: If *action* did not have its turn in time; it may still.
         """
         assert not self.is_in_loop
-        answer: Future[T] = Future()
+        answer: Answer[T] = Answer()
 
         def run() -> None:
             try:
@@ -304,7 +304,7 @@ class PollLoop:
         self.call_soon_threadsafe(run)
         try:
             return answer.result(timeout_seconds)
-        except FutureTimeoutError:
+        except TimeoutError:
             raise UnreachableError(
                 target, timeout_seconds, "its thread hangs"
             ) from None
@@ -379,8 +379,10 @@ class PollLoop:
 
         Returns, too, when *timeout_seconds* are over: see `is_over`.
         """
-        if self._guard.is_inherited or self.is_in_loop:
-            return
+        if not self._guard.is_inherited and not self.is_in_loop:
+            detached(lambda: self._join(timeout_seconds))
+
+    def _join(self, timeout_seconds: float | None) -> None:
         if self._over.wait(timeout_seconds) and self._thread is not None:
             self._thread.join(timeout_seconds)
 

@@ -22,6 +22,7 @@ from attrs import define, field, frozen
 
 from nameservice import Clock, ConfigurationError, get_logger
 from nameservice.clock import NS_PER_SECOND
+from nameservice.uninterrupted import detached
 
 
 __all__ = ["BoundedHTTPServer", "HTTPAnswer", "parse_address"]
@@ -111,6 +112,9 @@ class BoundedHTTPServer:
 
     def close(self) -> None:
         """End every connection.  Idempotent."""
+        detached(self._close)
+
+    def _close(self) -> None:
         self._over.set()
         with suppress(OSError):
             self._wake.send(b"\0")

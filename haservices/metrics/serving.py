@@ -23,6 +23,7 @@ from nameservice import (
     get_logger,
 )
 from nameservice.clock import NS_PER_MS
+from nameservice.uninterrupted import detached
 
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ def serve_metrics(observed: Observable, address: str) -> MetricsServer:
         ConfigurationError: If *address* is malformed or taken, or if prometheus-client
             is not installed; says what to do.
     """
-    return MetricsServer(observed, address)
+    return detached(lambda: MetricsServer(observed, address), undo=MetricsServer.close)
 
 
 def _exposition() -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
-from haservices.answer import Answer
 from nameservice import (
     DidNotHappenError,
     LocalProtocolError,
@@ -14,6 +13,7 @@ from nameservice import (
     SessionExpiredError,
     UnreachableError,
 )
+from nameservice.answer import Answer
 from nameservice.interruptible import InterruptibleEvent
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, Final, TypeVar, assert_never, final
 
-from haservices.answer import Answer
 from haservices.zookeeper.channel import ZooKeeperChannel
 from haservices.zookeeper.entry import Commit, Confirm, Entry, HolderRequest
 from haservices.zookeeper.holding import ZooKeeperHolding, refuse
@@ -63,6 +62,7 @@ from haservices.zookeeper.queue_events import (
 from haservices.zookeeper.reading import after_sync
 from haservices.zookeeper.records import encode_record
 from nameservice import NameServiceError, get_logger, seconds_to_ns
+from nameservice.answer import Answer
 
 
 if TYPE_CHECKING:

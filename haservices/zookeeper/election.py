@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, final
 
 from election.holder import HolderCore
-from haservices.answer import wait_for_any
 from haservices.zookeeper.contender import ZooKeeperContender
 from haservices.zookeeper.entry import Confirm
 from nameservice import (
@@ -15,6 +14,7 @@ from nameservice import (
     get_logger,
     seconds_to_ns,
 )
+from nameservice.answer import wait_for_any
 
 
 if TYPE_CHECKING:

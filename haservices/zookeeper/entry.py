@@ -8,10 +8,10 @@ from typing import TypeAlias
 import attrs
 
 from election.contender import LeaderSession
-from haservices.answer import Answer
 from haservices.zookeeper.nodes import Node, NodeOperation
 from haservices.zookeeper.records import ContenderRecord, decode_leader
 from nameservice import RemoteProtocolError
+from nameservice.answer import Answer
 
 
 __all__ = ["Commit", "Confirm", "Entry", "HolderRequest"]

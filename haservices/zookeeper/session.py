@@ -20,7 +20,6 @@ from __future__ import annotations
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar, assert_never, final
 
-from haservices.answer import Answer
 from haservices.event_loop import EventLoop
 from haservices.zookeeper.calls import BlockingCalls
 from haservices.zookeeper.connection import (
@@ -66,6 +65,7 @@ from nameservice import (
     UnreachableError,
     get_logger,
 )
+from nameservice.answer import Answer
 from nameservice.clock import NS_PER_MS
 
 

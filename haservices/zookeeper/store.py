@@ -47,6 +47,7 @@ from haservices.zookeeper.store_core import (
 )
 from haservices.zookeeper.store_turns import CommitTurns
 from nameservice import MayHaveHappenedError, RemoteProtocolError, StaleEpochError
+from nameservice.uninterrupted import detached
 
 
 if TYPE_CHECKING:
@@ -112,6 +113,12 @@ class ZooKeeperStoreDriver:
         self, operations: Sequence[StoreOperation], session: LeaderSession
     ) -> None:
         """Do all of *operations*, or none, while *session* leads and is our own."""
+        # Others of this process wait for its turn to end, whatever a handler raises.
+        detached(lambda: self._commit(operations, session))
+
+    def _commit(
+        self, operations: Sequence[StoreOperation], session: LeaderSession
+    ) -> None:
         self._session.calls.check_open()
         contender = self._elections.holder_of(self._paths.component_id, session)
         if contender is None:

@@ -23,6 +23,7 @@ from nameservice import (
 )
 from nameservice.observation import Observation
 from nameservice.parameters import check_timeout_seconds
+from nameservice.uninterrupted import detached, uninterrupted
 from zmqtransport import load_key_files
 
 
@@ -89,6 +90,9 @@ class LeaderServer:
             LocalProtocolError: If it was started or closed before.
         """
         self._guard.check()
+        detached(self._start, undo=lambda _: self.close())
+
+    def _start(self) -> None:
         with self._lock:
             if self._is_started or self._is_closed:
                 raise LocalProtocolError("a LeaderServer is started once")
@@ -119,8 +123,10 @@ class LeaderServer:
 
         Clients see their connections close; their sessions end with this server.
         """
-        if self._guard.is_inherited:
-            return
+        if not self._guard.is_inherited:
+            detached(self._close)
+
+    def _close(self) -> None:
         with self._lock:
             is_first = not self._is_closed
             self._is_closed = True
@@ -166,6 +172,10 @@ class LeaderServer:
             ConfigurationError: If a file cannot be read, or there is no file descriptor
                 left for a new key; what was read earlier goes on to hold then.
         """
+        self._started()
+        return detached(lambda: self._reload(config))
+
+    def _reload(self, config: ServerConfig | None) -> bool:
         running = self._started()
         with self._reloading:
             before = self._config
@@ -286,6 +296,10 @@ class LeaderServer:
 
         Returns once it has stopped.  Idempotent.
         """
+        self._started()
+        detached(self._pause)
+
+    def _pause(self) -> None:
         running = self._started()
         paused = Event()
 
@@ -305,7 +319,7 @@ class LeaderServer:
     def resume(self) -> None:
         """Go on after `pause`.  Idempotent."""
         self._guard.check()
-        self._resumed.set()
+        uninterrupted(self._resumed.set)
 
     def _call(self, action: Callable[[ServerLoop], T]) -> T:
         """Return what *action* returns in the server's thread."""

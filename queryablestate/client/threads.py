@@ -114,17 +114,6 @@ class QueryShell(QueryDriver):
         # Guards what follows, and what is inherited.  It knows its owner: a signal
         # handler runs amid a turn of its own thread, and must not begin another.
         self._lock = threading.RLock()
-        try:
-            self._wake_reader, self._wake_writer = os.pipe()
-        except OSError as error:
-            message = "a new client needs more open files: raise ulimit -n"
-            raise ConfigurationError(message) from error
-        try:
-            self._context = new_context()
-        except BaseException:
-            os.close(self._wake_reader)
-            os.close(self._wake_writer)
-            raise
         self._requests = self._core.requests
         self._waiters: dict[_Waiter, None] = {}
         self._driver: _Waiter | None = None
@@ -136,17 +125,34 @@ class QueryShell(QueryDriver):
         self._closed = threading.Condition(self._lock)
         self._poll = select.poll()
         self._wake_lock = threading.Lock()  # guards the pipe
+        self._is_pipe_open = False
+        self._by_descriptor: dict[int, QueryLink] = {}
+        try:
+            uninterrupted(self._open_files)
+            self._make_poll()
+            if first_address is None:
+                self._finder.start()
+        except BaseException:
+            if self._is_pipe_open:
+                self.close()
+            raise
+
+    def _open_files(self) -> None:
+        """Open what stays open until it is closed: all of it, or nothing."""
+        try:
+            self._wake_reader, self._wake_writer = os.pipe()
+        except OSError as error:
+            message = "a new client needs more open files: raise ulimit -n"
+            raise ConfigurationError(message) from error
         for descriptor in (self._wake_reader, self._wake_writer):
             os.set_blocking(descriptor, False)
+        try:
+            self._context = new_context()
+        except BaseException:
+            os.close(self._wake_reader)
+            os.close(self._wake_writer)
+            raise
         self._is_pipe_open = True
-        self._by_descriptor: dict[int, QueryLink] = {}
-        self._make_poll()
-        if first_address is None:
-            try:
-                self._finder.start()
-            except BaseException:
-                self.close()
-                raise
 
     def run(self, *requests: Request) -> None:
         """

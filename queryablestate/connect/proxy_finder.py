@@ -24,6 +24,7 @@ from nameservice import (
     NameServiceError,
     get_logger,
 )
+from nameservice.uninterrupted import detached, uninterrupted
 
 
 if TYPE_CHECKING:
@@ -119,6 +120,9 @@ class ProxyFinder:
                 it can be started again.
         """
         self._guard.check()
+        uninterrupted(self._start)
+
+    def _start(self) -> None:
         with self._lock:
             if self._is_started or self._closed.is_set():
                 return
@@ -141,8 +145,10 @@ class ProxyFinder:
         Does not wait for a name service that is just being opened: its thread closes
         it as soon as it is open.
         """
-        if self._guard.is_inherited:
-            return
+        if not self._guard.is_inherited:
+            detached(self._close)
+
+    def _close(self) -> None:
         with self._lock:
             self._closed.set()
             close_retriever, self._close_retriever = self._close_retriever, None

@@ -34,6 +34,7 @@ from nameservice.clock import NS_PER_SECOND
 from nameservice.loop_observation import observe_on_loop
 from nameservice.observation import Observation
 from nameservice.open_files import OPEN_FILES_LEFT_MIN, require_open_files
+from nameservice.uninterrupted import detached
 from nameservice.version import package_version
 from queryablestate.gateway.announcement import Announcement
 from queryablestate.gateway.app import GatewayApp
@@ -116,6 +117,9 @@ class GatewayServer:
             RuntimeError: If the process may have no more threads.
         """
         self._guard.check()
+        detached(self._start, undo=lambda _: self.close())
+
+    def _start(self) -> None:
         with self._lock:
             if self._thread is not None or self._is_closed:
                 raise LocalProtocolError("a GatewayServer is started once")
@@ -143,8 +147,10 @@ class GatewayServer:
 
     def close(self) -> None:
         """Answer what is under way, and end.  Idempotent; silent in a forked child."""
-        if self._guard.is_inherited:
-            return
+        if not self._guard.is_inherited:
+            detached(self._close)
+
+    def _close(self) -> None:
         with self._lock:
             is_first = not self._is_closed
             self._is_closed = True
@@ -164,9 +170,10 @@ class GatewayServer:
 
     def join(self, timeout_seconds: float | None = None) -> bool:
         """Wait until it has ended; return whether it has."""
-        assert self._thread is not None
-        self._thread.join(timeout_seconds)
-        return not self._thread.is_alive()
+        thread = self._thread
+        assert thread is not None
+        detached(lambda: thread.join(timeout_seconds))
+        return not thread.is_alive()
 
     def observe(
         self, *, timeout_seconds: float = 30.0, state_count_max: int = 0

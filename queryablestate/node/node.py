@@ -21,6 +21,7 @@ from nameservice import (
 )
 from nameservice.observation import Observation
 from nameservice.parameters import check_timeout_seconds
+from nameservice.uninterrupted import detached
 from queryablestate.node.loop import NodeLoop
 
 
@@ -84,6 +85,9 @@ class StateNode:
             LocalProtocolError: If it was started or closed before.
         """
         self._guard.check()
+        detached(self._start, undo=lambda _: self.close())
+
+    def _start(self) -> None:
         with self._lock:
             if self._is_started or self._is_closed:
                 raise LocalProtocolError("a StateNode is started once")
@@ -130,7 +134,8 @@ class StateNode:
             timeout_seconds = self._config.drain_timeout_seconds
         if timeout_seconds <= 0:
             return None
-        return running.leave(timeout_seconds)
+        seconds = timeout_seconds
+        return detached(lambda: running.leave(seconds))
 
     def close(self) -> None:
         """
@@ -138,8 +143,10 @@ class StateNode:
 
         Waits for what is being written.
         """
-        if self._guard.is_inherited:
-            return
+        if not self._guard.is_inherited:
+            detached(self._close)
+
+    def _close(self) -> None:
         with self._lock:
             is_first = not self._is_closed
             self._is_closed = True
@@ -191,7 +198,7 @@ class StateNode:
         timeout_seconds = check_timeout_seconds(timeout_seconds)
         running = self._started()
         began_ns = self._clock.now_ns()
-        if running.wait_until_registered(timeout_seconds):
+        if detached(lambda: running.wait_until_registered(timeout_seconds)):
             return
         waited_seconds = (self._clock.now_ns() - began_ns) / 1_000_000_000
         if running.client.link == 0:

@@ -22,7 +22,9 @@ from nameservice import (
     NoLeaderError,
     get_logger,
 )
+from nameservice.interruptible import InterruptibleEvent
 from nameservice.observation import Observation
+from nameservice.uninterrupted import detached
 from queryablestate.proxy.config import ProxyConfig, check_reloadable
 from queryablestate.proxy.loop import ProxyLoop
 
@@ -64,7 +66,7 @@ class QueryStateProxyServer:
         self._lock = Lock()  # guards the two that follow
         self._is_started = False
         self._is_closed = False
-        self._leads = Event()
+        self._leads = InterruptibleEvent()
         self._running: ProxyLoop | None = None
         self._election: LeaderElection | None = None
         self._contender: _ProxyContender | None = None
@@ -80,6 +82,9 @@ class QueryStateProxyServer:
             LocalProtocolError: If it was started or closed before.
         """
         self._guard.check()
+        detached(self._start, undo=lambda _: self.close())
+
+    def _start(self) -> None:
         with self._lock:
             if self._is_started or self._is_closed:
                 raise LocalProtocolError("a proxy is started once")
@@ -123,8 +128,10 @@ class QueryStateProxyServer:
 
     def close(self) -> None:
         """Resign, answer no one any more, release everything.  Idempotent."""
-        if self._guard.is_inherited:
-            return
+        if not self._guard.is_inherited:
+            detached(self._close)
+
+    def _close(self) -> None:
         with self._lock:
             is_first = not self._is_closed
             self._is_closed = True
@@ -282,7 +289,7 @@ class _ProxyContender:
         self,
         running: ProxyLoop,
         election: LeaderElection,
-        leads: Event,
+        leads: InterruptibleEvent,
         *,
         confirm_timeout_seconds: float,
     ) -> None:

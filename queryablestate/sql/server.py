@@ -29,6 +29,7 @@ from nameservice import (
 from nameservice.loop_observation import observe_on_loop
 from nameservice.observation import Observation
 from nameservice.open_files import OPEN_FILES_LEFT_MIN, require_open_files
+from nameservice.uninterrupted import detached
 from queryablestate.sql.clients import CallerClients
 from queryablestate.sql.config import SQLConfig, split_address
 from queryablestate.sql.connection import Connection, Shared
@@ -101,6 +102,9 @@ class SQLServer:
             LocalProtocolError: If it was started or closed before.
         """
         self._guard.check()
+        detached(self._start, undo=lambda _: self.close())
+
+    def _start(self) -> None:
         if self._thread.ident is not None or self._is_closed:
             raise LocalProtocolError("a SQLServer is started once")
         self._thread.start()
@@ -125,7 +129,11 @@ class SQLServer:
 
     def close(self) -> None:
         """Tell sessions that it ends.  Idempotent; silent in a forked child."""
-        if self._guard.is_inherited or self._is_closed:
+        if not self._guard.is_inherited:
+            detached(self._close)
+
+    def _close(self) -> None:
+        if self._is_closed:
             return
         self._is_closed = True
         self._proxies.close()
@@ -137,7 +145,7 @@ class SQLServer:
 
     def join(self) -> None:
         """Wait until it has ended, by `close` or by a failure."""
-        self._thread.join()
+        detached(self._thread.join)
 
     @property
     def failure(self) -> BaseException | None:

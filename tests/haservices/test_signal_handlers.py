@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import queue
-import random
-import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final, TypeAlias, final
@@ -22,12 +18,10 @@ from haservices.embedded import link_of
 from haservices.testing import ZooKeeperServer
 from leaderserver import LeaderServer, ServerConfig
 from tests.interrupting import (
-    HANGS_SECONDS,
     Closed,
-    bounded,
     break_off,
+    break_off_at_any_moment,
     close_amid,
-    handling,
 )
 from tests.recording import RecordingContender, wait_until
 from tests.tiers import nightly_after
@@ -108,11 +102,6 @@ def names(request: pytest.FixtureRequest) -> Iterator[Names]:
         return
     with LeaderServer(ServerConfig(bind="tcp://127.0.0.1:0")) as server:
         yield Names(server.url, lambda _: not server.status()["sessions"])
-
-
-def open_file_count() -> int:
-    """Return how many files and sockets this process has open."""
-    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - entries vanish
 
 
 @final
@@ -283,7 +272,6 @@ def test_opening_is_broken_off(names: Names, first: int) -> None:
 @pytest.mark.parametrize("count", [60, pytest.param(1_500, marks=pytest.mark.nightly)])
 def test_all_is_broken_off_at_any_moment(names: Names, count: int) -> None:
     """Between any two steps of the interpreter: it leaves no thread, file or wait."""
-    draw = random.Random(count)
 
     def use(ha: HAServices) -> None:
         retriever = ha.get_leader_retriever("a")
@@ -294,43 +282,23 @@ def test_all_is_broken_off_at_any_moment(names: Names, count: int) -> None:
         session = contender.granted.get()
         election.run_if_leader(session.leader_session_id, lambda: None)
         election.confirm_leadership(session.leader_session_id, "host:1")
+        ha.get_leader_store("a").put("path", b"value", session=session)
         ha.get_leader_store("a").watch("path").close()
         retriever.wait_for_leader()
         with campaign(ha, "b", "host:1"):
             pass
 
-    counts = {"raised": 0, "caught": 0}
+    def begin() -> Closed:
+        opened: list[HAServices] = []
 
-    def interrupt(*_: object) -> None:
-        counts["raised"] += 1
-        raise KeyboardInterrupt
+        def act() -> None:
+            opened.append(open_ha_services(names.url))
+            use(opened[0])
 
-    def attempt(interrupted_after_seconds: float) -> None:
-        ha: HAServices | None = None
-        try:
-            try:
-                signal.setitimer(signal.ITIMER_REAL, interrupted_after_seconds)
-                ha = open_ha_services(names.url)
-                use(ha)
-            finally:
-                if ha is not None:
-                    ha.close()
-                signal.setitimer(signal.ITIMER_REAL, 0)
-        except KeyboardInterrupt:
-            counts["caught"] += 1
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            if ha is not None:
+        def close() -> None:
+            for ha in opened:
                 ha.close()
 
-    with handling(signal.SIGALRM, interrupt), bounded(HANGS_SECONDS + count * 0.1):
-        attempt(0)
-        threads_before, files_before = threading.active_count(), open_file_count()
-        began = time.monotonic()
-        attempt(0)
-        span_seconds = time.monotonic() - began
-        for _ in range(count):
-            attempt(max(1e-6, draw.uniform(0, span_seconds)))
-        attempt(0)
-        wait_until(lambda: threading.active_count() == threads_before)
-        wait_until(lambda: open_file_count() == files_before)
-    assert counts["caught"] == counts["raised"] > 0
+        return Closed(action=act, close=close)
+
+    break_off_at_any_moment(begin, count=count)

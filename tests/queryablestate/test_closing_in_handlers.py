@@ -1,17 +1,31 @@
-"""Q3, O6: a signal handler may close clients and operators at any moment."""
+"""Q3, O6: a signal handler may close clients and operators, or raise, at any moment."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-from haservices import HAConfig, open_ha_services
+from haservices import HAConfig, HAServices, open_ha_services
 from leaderserver import LeaderServer, ServerConfig
-from queryablestate import QueryableStateClient, StateOperations
+from queryablestate import (
+    NodeConfig,
+    ProxyConfig,
+    QueryableStateClient,
+    QueryStateProxyServer,
+    StateNode,
+    StateOperations,
+)
+from queryablestate.gateway import GatewayConfig, GatewayServer
 from queryablestate.local_cluster import LocalStateCluster
-from tests.interrupting import Closed, close_amid
+from tests.interrupting import (
+    Closed,
+    break_off,
+    break_off_at_any_moment,
+    close_amid,
+)
 from tests.lodestar.publishing import Publisher
 from tests.queryablestate.schemas import NUMBERS
 from tests.tiers import nightly_after
@@ -103,3 +117,73 @@ def test_operations_are_closed_amid_what_their_thread_does(
         )
 
     close_amid(begin, places=PLACES, first=first, step=LINE_STEP)
+
+
+@pytest.mark.parametrize("first", nightly_after(1, range(LINE_STEP)))
+@pytest.mark.parametrize("name", OPERATIONS_ACTIONS)
+def test_what_operators_do_is_broken_off(url: str, name: str, first: int) -> None:
+    """A Ctrl-C before any line of it leaves what can be closed, and asked by others."""
+
+    def begin() -> Closed:
+        operations = StateOperations(url)
+        return Closed(
+            action=OPERATIONS_ACTIONS[name](operations), close=operations.close
+        )
+
+    break_off(begin, places=PLACES, first=first, step=LINE_STEP)
+
+
+def leader_server(_: HAServices, __: Path) -> LeaderServer:
+    """Return one that is not started."""
+    return LeaderServer(ServerConfig(bind="tcp://127.0.0.1:0"))
+
+
+def proxy(ha: HAServices, _: Path) -> QueryStateProxyServer:
+    """Return one that is not started."""
+    return QueryStateProxyServer(ha, ProxyConfig(bind="tcp://127.0.0.1:0"))
+
+
+def node(ha: HAServices, data_dir: Path) -> StateNode:
+    """Return one that is not started."""
+    return StateNode(ha, NodeConfig(bind="tcp://127.0.0.1:0", data_dir=data_dir))
+
+
+def gateway(ha: HAServices, _: Path) -> GatewayServer:
+    """Return one that is not started."""
+    return GatewayServer(ha, GatewayConfig(bind="127.0.0.1:0"))
+
+
+def cluster(ha: HAServices, data_dir: Path) -> LocalStateCluster:
+    """Return one that is not started."""
+    return LocalStateCluster(ha, data_dir=data_dir)
+
+
+SERVERS: Final[dict[str, Callable[[HAServices, Path], Any]]] = {
+    "leaderserver": leader_server,
+    "proxy": proxy,
+    "node": node,
+    "gateway": gateway,
+    "cluster": cluster,
+}
+
+
+@pytest.mark.parametrize("count", [30, pytest.param(1_000, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("name", SERVERS)
+def test_a_server_is_broken_off_at_any_moment(
+    tmp_path: Path, name: str, count: int
+) -> None:
+    """A Ctrl-C amid its start, its end, or what is asked of it leaves nothing."""
+    with open_ha_services("embedded:broken-off") as ha:
+
+        def begin() -> Closed:
+            server = SERVERS[name](ha, tmp_path)
+
+            def act() -> None:
+                server.start()
+                if name in {"leaderserver", "proxy", "node"}:
+                    server.status()
+                    server.join(0)
+
+            return Closed(action=act, close=server.close)
+
+        break_off_at_any_moment(begin, count=count)

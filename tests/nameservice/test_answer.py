@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from haservices.answer import Answer, wait_for_any
+from nameservice.answer import Answer, wait_for_any
 from tests.recording import WAIT_SECONDS
 
 
