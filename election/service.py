@@ -114,7 +114,7 @@ class LeaderElection:
         self._starts = deque((None,))  # a start takes the one that there is
         self._is_closing = False
         self._is_withdrawn = False
-        self._told_of_closing: list[Callable[[], None]] = []
+        self._told_of_closing: dict[object, Callable[[], None]] = {}
 
     @property
     def component_id(self) -> str:
@@ -148,10 +148,15 @@ class LeaderElection:
         # withdraws.
         self._contender = contender
         self._lane = CallbackLane(f"election-{self._component_id}", self._turn)
-        self._driver.open(self._put, self._fail)
-        if self._is_withdrawn:  # by another thread or a handler, before it was entered
-            self._driver.withdraw()
-            self.begin_close()
+        try:
+            self._driver.open(self._put, self._fail)
+        finally:
+            # By another thread, or a handler, and perhaps before it was entered.
+            if self._is_withdrawn:
+                try:
+                    self._driver.withdraw()
+                finally:
+                    self.begin_close()
 
     def _unstartable(self) -> LocalProtocolError:
         message = "an election is started once, and not after it was closed"
@@ -325,22 +330,32 @@ class LeaderElection:
         """
         if self._fork_guard.is_inherited:
             return
+        lane = self._lane  # one that comes later is left to who starts
         self.begin_close()
-        if self._lane is not None:
-            self._lane.join()
+        if lane is not None:
+            lane.join()
 
     def begin_close(self) -> None:
         """Do as `close` does, and never wait."""
-        if self._fork_guard.is_inherited:
-            return
-        uninterrupted(self._begin_close)
+        if not self._fork_guard.is_inherited:
+            self.announce_closing()
+            uninterrupted(self._begin_close)
+
+    def announce_closing(self) -> None:
+        """End belief, and tell those who asked to be told, on this thread."""
+        self._is_closing = True
+        for key in list(self._told_of_closing):
+            callback: Callable[[], None] | None = None
+            try:
+                callback = self._told_of_closing.pop(key, None)
+                if callback is not None:
+                    callback()
+            except BaseException:
+                if callback is not None:  # it is told again, rather than never
+                    self._told_of_closing[key] = callback
+                raise
 
     def _begin_close(self) -> None:
-        with self._lock:
-            self._is_closing = True
-            told, self._told_of_closing = self._told_of_closing, []
-        for callback in told:
-            callback()
         if self._lane is None and not self._is_withdrawn:
             self._finish()
         if self._lane is not None:  # it may have come meanwhile
@@ -351,18 +366,13 @@ class LeaderElection:
         Call *callback* once, as soon as the election begins to close, or has.
 
         A contender that waits for its turn is told nothing when it is closed (E7).
-        This callback tells the code that waits to stop.  It is called on any thread,
-        while the main thread waits, it may be in a signal handler: it must not block,
-        nor raise.
+        This callback tells the code that waits to stop.  It is called on the thread
+        that closes, which may be in a signal handler: it must not block, nor raise.
         """
-        uninterrupted(lambda: self._tell_of_closing(callback))
-
-    def _tell_of_closing(self, callback: Callable[[], None]) -> None:
-        with self._lock:
-            if not self._is_closing:
-                self._told_of_closing.append(callback)
-                return
-        callback()
+        key = object()
+        self._told_of_closing[key] = callback
+        if self._is_closing and self._told_of_closing.pop(key, None) is not None:
+            callback()
 
     def __enter__(self) -> LeaderElection:
         return self
@@ -521,6 +531,6 @@ class LeaderElection:
                 self._on_closed(self)
 
     def _check_started(self) -> None:
-        if self._contender is None:
+        if self._lane is None:
             message = "start the election first: it has no contender yet"
             raise LocalProtocolError(message)

@@ -31,7 +31,6 @@ from nameservice import (
     get_logger,
 )
 from nameservice.interruptible import InterruptibleEvent
-from nameservice.uninterrupted import uninterrupted
 
 
 if TYPE_CHECKING:
@@ -222,13 +221,13 @@ class StoreWatch:
 
     def begin_close(self) -> None:
         """Do as `close`, but leave it to the end of the session to tell anybody."""
-        uninterrupted(self._begin_close)
+        self.announce_closing()
+        self._feeds.forget(self)
 
-    def _begin_close(self) -> None:
-        if not self._is_closed:
-            self._is_closed = True
-            self._changed()
-            self._feeds.forget(self)
+    def announce_closing(self) -> None:
+        """Find no change any more; who waits for one goes on."""
+        self._is_closed = True
+        self._changed()
 
     def __enter__(self) -> StoreWatch:
         return self

@@ -234,7 +234,7 @@ class EmbeddedHub:
 
     def _next_deadline_ns(self) -> int | None:
         deadlines = [self._service.next_deadline_ns()]
-        deadlines += [link.next_deadline_ns() for link in tuple(self._links)]
+        deadlines += [link.next_deadline_ns() for link in list(self._links)]
         return earliest(deadlines)
 
     def _advance(self) -> None:
@@ -246,7 +246,7 @@ class EmbeddedHub:
                     self._service.advance(now_ns=self.clock.now_ns())
                 )
             )
-        for link in tuple(self._links):
+        for link in list(self._links):
             deadline_ns = link.next_deadline_ns()
             if deadline_ns is not None and deadline_ns <= now_ns:
                 self._call(link.client.advance)
@@ -262,7 +262,7 @@ class EmbeddedHub:
         for item in outgoing:
             if isinstance(item, Broadcast):
                 # Others come and go on threads of their own.
-                for link in tuple(self._links):
+                for link in list(self._links):
                     if item.message.component_id in link.topics:
                         self._deliver(link, item.message)
             else:

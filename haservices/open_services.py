@@ -8,6 +8,7 @@ withdraws, before that.  So belief has ended before the name service can know (E
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
 from typing import TYPE_CHECKING, TypeAlias, final
@@ -18,7 +19,7 @@ from nameservice.uninterrupted import Errand, uninterrupted
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from election import LeaderElection, StoreWatch
     from retrieval import LeaderRetriever
@@ -77,24 +78,30 @@ class OpenServices:
         handler may call it at any moment; what one raises while this waits does not
         break the closing off.
         """
-        left = uninterrupted(self._begin_closing)
-        lanes = [service.lane for service in left if service.lane is not None]
+        self._is_closing = True
+        left = list(self._services)
+        lanes = [
+            lane for lane in (service.lane for service in left) if lane is not None
+        ]
+        for service in left:
+            service.announce_closing()
+        uninterrupted(lambda: self._begin_closing(left))
         if not callback_waits.is_inside(lanes) and callback_waits.wait(
             lanes, self._is_ended
         ):
             for lane in lanes:
                 lane.join()  # ends its thread, too
-            if self._errors:
+            with contextlib.suppress(IndexError):
                 raise self._errors.popleft()
 
-    def _begin_closing(self) -> tuple[_Service, ...]:
-        """Begin to close all that is open, and return that."""
-        self._is_closing = True
-        left = tuple(self._services)
+    def _begin_closing(self, left: Sequence[_Service]) -> None:
+        """Begin to close all of *left*; what one of them raises keeps no other open."""
         for service in left:
-            service.begin_close()
+            try:
+                service.begin_close()
+            except Exception as error:  # noqa: BLE001 - raised by the first that waited
+                self._errors.append(error)
         self._end_if_empty()
-        return left
 
     def _end_if_empty(self) -> None:
         with self._lock:

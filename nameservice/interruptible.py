@@ -41,7 +41,8 @@ class InterruptibleEvent(threading.Event):
     def set(self) -> None:
         """Set it, and release those that wait."""
         self._is_set = True
-        for waiter in tuple(self._waiters):
+        # To make a tuple may run finalizers, amid which other threads begin to wait.
+        for waiter in list(self._waiters):
             waiter.put(None)
 
     def clear(self) -> None:

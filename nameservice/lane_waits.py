@@ -18,7 +18,7 @@ wherever asyncio takes that context.
 A signal handler runs amid what its thread is doing, and may close services.  So
 nothing here takes a lock.  Waits are entered in a dictionary, in their order; each
 looks at those that were entered before it, and does not begin if it completes a circle
-with them.
+with them.  One that is just being refused may have another refused that comes then.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class CallbackWaits:
     def _completes_circle(self, wait: _Wait) -> bool:
         """Return whether what *wait* is for waits for its thread or context."""
         awaited_by: dict[int, list[_Lane]] = {}
-        for other in tuple(self._waits):
+        for other in list(self._waits):
             # A signal handler may wait in a thread that waits already.
             awaited_by.setdefault(other.thread_id, []).extend(other.lanes)
             if other is wait:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import _thread
 import contextlib
 import contextvars
+import sys
 import threading
 from typing import TYPE_CHECKING, Final, Generic, TypeVar, final
 
@@ -24,7 +25,8 @@ __all__ = ["Errand", "detached", "uninterrupted"]
 
 T = TypeVar("T")
 
-_NO_THREAD: Final = "can't start new thread"
+# Of "can't start new thread", and of "can't create new thread at interpreter shutdown".
+_NO_THREAD: Final = "new thread"
 
 
 @final
@@ -61,13 +63,16 @@ class Errand(Generic[T]):
         return bool(self.results or self._errors)
 
     def begin(self) -> None:
-        """Begin, unless that was done.  Without a thread left it is done here."""
+        """Begin, unless that was done.  Where no thread may begin it is done here."""
+        if sys.is_finalizing():  # a thread would begin, and never run
+            self._run()
+            return
         try:
             _thread.start_new_thread(self._run, ())
         except RuntimeError as error:
+            self._run()
             if _NO_THREAD not in str(error):
                 raise  # it is a signal handler's
-            self._run()
 
     def outcome(self) -> T:
         """Return what it returned, or raise what it raised; once."""
@@ -90,9 +95,7 @@ class Errand(Generic[T]):
             self.over.release()
 
 
-def uninterrupted(
-    action: Callable[[], T], *, undo: Callable[[T], object] = lambda _: None
-) -> T:
+def uninterrupted(action: Callable[[], T]) -> T:
     """
     Do *action* to its end, and return what it returns.
 
@@ -100,22 +103,24 @@ def uninterrupted(
 
     Args:
         action: Must not wait for the main thread, nor for a lock that it holds.
-        undo: Is given the result if that is not returned; it is done to its end, too.
     """
     if not _is_interruptible():
         return action()
     errand = Errand(action)
     interruption: BaseException | None = None
-    while not errand.is_over:
+    while True:
         try:
+            if errand.is_over:
+                break
             errand.begin()
             errand.over.acquire()
         except BaseException as error:  # noqa: BLE001 (it is raised below)
             interruption = error
     if interruption is not None:
-        if errand.results:
-            uninterrupted(lambda: undo(errand.results[0]))
-        raise interruption
+        try:
+            raise interruption
+        finally:
+            del interruption  # it refers to this frame, and would stay with it
     return errand.outcome()
 
 
@@ -156,7 +161,10 @@ def detached(
 
 def _is_interruptible() -> bool:
     # Without `threading.current_thread`: it makes an object for each thread that asks.
-    return threading.get_ident() == threading.main_thread().ident
+    return (
+        not sys.is_finalizing()
+        and threading.get_ident() == threading.main_thread().ident
+    )
 
 
 def _forget_thread() -> None:

@@ -115,11 +115,15 @@ class LeaderRetriever:
         if listener is not None:
             self._lane = CallbackLane(f"retriever-{self._component_id}", self._turn)
         self._is_started = True
-        self._driver.open(self._deliver, self._fail)
-        if self._is_closed:  # by another thread or a handler, before it was opened
-            self._driver.close()
-            if self._lane is not None:
-                self._lane.wake()
+        try:
+            self._driver.open(self._deliver, self._fail)
+        finally:
+            if self._is_closed:  # by another thread or a handler, before it was opened
+                try:
+                    self._driver.close()
+                finally:
+                    if self._lane is not None:
+                        self._lane.wake()
 
     def _unstartable(self) -> LocalProtocolError:
         message = "a retriever is started once, and not after it was closed"
@@ -267,32 +271,39 @@ class LeaderRetriever:
         """
         if self._fork_guard.is_inherited:
             return
+        lane = self._lane  # one that comes later is left to who starts
         self.begin_close()
-        if self._lane is not None:
-            self._lane.join()
+        if lane is not None:
+            lane.join()
 
     def begin_close(self) -> None:
         """Do as `close` does, and do not wait for the listener."""
         if self._fork_guard.is_inherited:
             return
+        self.announce_closing()
         if self._lane is None:
             self._begin_close()
         else:
             uninterrupted(self._begin_close)  # it wakes the lane
 
+    def announce_closing(self) -> None:
+        """Know and tell of no leader from now on; who waits for one goes on."""
+        self._is_closed = True
+        self._wake_waiting()
+
     def _begin_close(self) -> None:
         """Do so; done again, it does what an exception may have left undone."""
-        self._is_closed = True
-        self._announce()
         if self._is_withdrawn:
             return
-        if self._is_started:
-            self._driver.close()
-        if self._lane is None:
-            self._end()
-        self._is_withdrawn = True
-        if self._lane is not None:  # it may have come meanwhile
-            self._lane.wake()
+        try:
+            if self._is_started:
+                self._driver.close()
+        finally:
+            if self._lane is None:
+                self._end()
+            self._is_withdrawn = True
+            if self._lane is not None:  # it may have come meanwhile
+                self._lane.wake()
 
     def _end(self) -> None:
         """Release everything: the listener, if there was one, hears no more."""
@@ -330,11 +341,14 @@ class LeaderRetriever:
         self._announce()
 
     def _announce(self) -> None:
-        """Wake everybody who waits."""
-        for wake_up in tuple(self._wakers):
-            wake_up()
+        """Wake everybody who waits, and have the listener told."""
+        self._wake_waiting()
         if self._lane is not None:
             self._lane.wake()
+
+    def _wake_waiting(self) -> None:
+        for wake_up in list(self._wakers):
+            wake_up()
 
     # -- in the listener's lane ----------------------------------------------------
 

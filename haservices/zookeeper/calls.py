@@ -158,8 +158,8 @@ class BlockingCalls:
     def end(self) -> None:
         """Answer those who still wait, and all that come; the loop is over."""
         self._is_loop_over = True
-        for answer, is_begun in tuple(self._unanswered.items()):
-            if is_begun:
+        for answer in list(self._unanswered):
+            if self._unanswered.get(answer):
                 message = "these services were closed before there was an answer"
                 self._fail(answer, MayHaveHappenedError(message))
             else:

@@ -139,7 +139,8 @@ class ZooKeeperContender:
 
     def start(self) -> None:
         """Enter the queue, and stay in it until `close`."""
-        self._session.add_listener(self, is_contender=True)
+        if not self.closed.done():  # it was not closed while it was being entered
+            self._session.add_listener(self, is_contender=True)
 
     @property
     def told(self) -> LeaderSession | None:

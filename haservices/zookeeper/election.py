@@ -131,8 +131,9 @@ class ZooKeeperElectionDriver:
         self._contender = contender
 
         def start() -> None:
-            self._elections.add(contender, self._paths.component_id)
             contender.start()
+            if not contender.closed.done():
+                self._elections.add(contender, self._paths.component_id)
 
         self._session.loop.call(start)
 

@@ -103,5 +103,5 @@ class PendingCalls:
     def stop(self, error: NameServiceError) -> None:
         """Answer those who still wait with *error*, and none after that."""
         self._is_stopped = True
-        for call_id in tuple(self._calls):
+        for call_id in list(self._calls):
             self.complete(call_id, reply=None, error=error)

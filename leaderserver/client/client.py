@@ -12,8 +12,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import TYPE_CHECKING, Final, Protocol, assert_never, final
 
 from leaderserver.client.audience import ClientAudience
@@ -58,6 +56,7 @@ from nameservice import (
     get_logger,
     seconds_to_ns,
 )
+from nameservice.answer import Answer
 from nameservice.clock import NS_PER_MS
 from zmqtransport.log_budget import LogBudget
 
@@ -159,7 +158,7 @@ class LeaderClient:
         self._retriever_ids = itertools.count(1)
         self._calls = PendingCalls()
         self._audience = ClientAudience()
-        self._opened: Future[Welcome] = Future()
+        self._opened: Answer[Welcome] = Answer()
         self._last_problem: NameServiceError | None = None
         self._is_refused = False  # since messages could flow last
         self._is_leaving = False
@@ -197,7 +196,7 @@ class LeaderClient:
         self._post(TimeWentBy())
         try:
             return self._opened.result(self._timeout_seconds)
-        except FutureTimeoutError:
+        except TimeoutError:
             problem = self._last_problem
             raise UnreachableError(
                 self._config.target,

@@ -42,11 +42,11 @@ class StoreWatchers:
     def remove(self, watcher_id: int) -> bool:
         """Call it no more; return whether no other watches the same store."""
         removed = self._watchers.pop(watcher_id, None)
-        left = {component_id for component_id, _ in tuple(self._watchers.values())}
+        left = {component_id for component_id, _ in list(self._watchers.values())}
         return removed is not None and removed[0] not in left
 
     def wake(self, component_id: str | None) -> None:
         """Have those who watch a store, or any if that is None, ask what changed."""
-        for watched_id, changed in tuple(self._watchers.values()):
+        for watched_id, changed in list(self._watchers.values()):
             if component_id in (None, watched_id):
                 changed()

@@ -123,10 +123,13 @@ class LeaderServer:
 
         Clients see their connections close; their sessions end with this server.
         """
-        if not self._guard.is_inherited:
-            detached(self._close)
+        closed = None if self._guard.is_inherited else detached(self._close)
+        if closed is not None:
+            # Here: a signal handler may have interrupted a log that holds its lock.
+            self._log.info("server.closed", url=closed.url)
 
-    def _close(self) -> None:
+    def _close(self) -> ServerLoop | None:
+        """Return what was running, the first time."""
         with self._lock:
             is_first = not self._is_closed
             self._is_closed = True
@@ -135,8 +138,7 @@ class LeaderServer:
         if running is not None:
             running.loop.stop()
             running.loop.join()
-            if is_first:
-                self._log.info("server.closed", url=running.url)
+        return running if is_first else None
 
     def __enter__(self) -> Self:
         self.start()

@@ -147,15 +147,17 @@ class GatewayServer:
 
     def close(self) -> None:
         """Answer what is under way, and end.  Idempotent; silent in a forked child."""
-        if not self._guard.is_inherited:
-            detached(self._close)
+        if not self._guard.is_inherited and detached(self._close):
+            # Here: a signal handler may have interrupted a log that holds its lock.
+            self._log.info("gateway.closed", url=self._url)
 
-    def _close(self) -> None:
+    def _close(self) -> bool:
+        """Return whether it was running, the first time."""
         with self._lock:
             is_first = not self._is_closed
             self._is_closed = True
         if self._thread is None:
-            return
+            return False
         if is_first:
             if self._announcement is not None:
                 self._announcement.close()
@@ -165,8 +167,7 @@ class GatewayServer:
                 with contextlib.suppress(RuntimeError):
                     loop.call_soon_threadsafe(self._begin_end)
         self._thread.join()
-        if is_first:
-            self._log.info("gateway.closed", url=self._url)
+        return is_first
 
     def join(self, timeout_seconds: float | None = None) -> bool:
         """Wait until it has ended; return whether it has."""

@@ -143,10 +143,13 @@ class StateNode:
 
         Waits for what is being written.
         """
-        if not self._guard.is_inherited:
-            detached(self._close)
+        closed = None if self._guard.is_inherited else detached(self._close)
+        if closed is not None:
+            # Here: a signal handler may have interrupted a log that holds its lock.
+            self._log.info("node.closed", node_id=closed.node_id)
 
-    def _close(self) -> None:
+    def _close(self) -> NodeLoop | None:
+        """Return what was running, the first time."""
         with self._lock:
             is_first = not self._is_closed
             self._is_closed = True
@@ -155,8 +158,7 @@ class StateNode:
             running.client.stop_finding()
             running.loop.stop()
             running.loop.join()
-            if is_first:
-                self._log.info("node.closed", node_id=running.node_id)
+        return running if is_first else None
 
     def __enter__(self) -> Self:
         self.start()

@@ -128,10 +128,13 @@ class QueryStateProxyServer:
 
     def close(self) -> None:
         """Resign, answer no one any more, release everything.  Idempotent."""
-        if not self._guard.is_inherited:
-            detached(self._close)
+        closed = None if self._guard.is_inherited else detached(self._close)
+        if closed is not None:
+            # Here: a signal handler may have interrupted a log that holds its lock.
+            self._log.info("proxy.closed", address=closed.port.address)
 
-    def _close(self) -> None:
+    def _close(self) -> ProxyLoop | None:
+        """Return what was running, the first time."""
         with self._lock:
             is_first = not self._is_closed
             self._is_closed = True
@@ -142,8 +145,7 @@ class QueryStateProxyServer:
         if running is not None:
             running.loop.stop()
             running.loop.join()
-            if is_first:
-                self._log.info("proxy.closed", address=running.port.address)
+        return running if is_first else None
 
     def __enter__(self) -> Self:
         self.start()

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import CancelledError
-from typing import TYPE_CHECKING
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from structlog.testing import capture_logs
 
+from election import service as election_service
 from election.service import LeaderElection
 from nameservice import (
     AuthenticationError,
@@ -923,6 +924,56 @@ class TestLifetime:
         may_open.set()
         starter.join()
         assert calls == ["withdraw", "open", "withdraw"]
+
+    @pytest.mark.proves("E7")
+    def test_a_lane_that_comes_after_the_close_is_over(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """E7: a start that finds its services ended leaves none who waits for it."""
+        is_making, may_make = threading.Event(), threading.Event()
+
+        class Ended:
+            def open(self, deliver: object, fail: object) -> None:
+                raise LocalProtocolError("its loop has ended")
+
+            def withdraw(self) -> None:
+                """Do nothing."""
+
+        def lane(*args: Any) -> CallbackLane:
+            is_making.set()
+            assert may_make.wait(WAIT_SECONDS)
+            return CallbackLane(*args)
+
+        monkeypatch.setattr(election_service, "CallbackLane", lane)
+        election = LeaderElection("job", Ended())  # type: ignore[arg-type]
+        with ThreadPoolExecutor(1) as pool:
+            starting = pool.submit(election.start, RecordingContender())
+            assert is_making.wait(WAIT_SECONDS)
+            election.close()
+            may_make.set()
+            with pytest.raises(LocalProtocolError):
+                starting.result(WAIT_SECONDS)
+        assert election.lane is not None
+        assert election.lane.over.wait(WAIT_SECONDS)
+
+    @pytest.mark.proves("E7")
+    def test_who_closes_tells_so_on_its_own_thread(self) -> None:
+        """E7: what is told may need a lock that the thread that closes holds."""
+        told_on: list[int] = []
+        election = LeaderElection("job", FakeElectionDriver())
+        changed = threading.Condition()
+
+        def tell() -> None:
+            with changed:
+                changed.notify_all()
+            told_on.append(threading.get_ident())
+
+        election.when_closing(tell)
+        election.start(RecordingContender())
+        with changed:
+            election.close()
+        election.when_closing(tell)
+        assert told_on == [threading.get_ident()] * 2
 
     @pytest.mark.proves("E7")
     def test_driver_that_does_not_open_can_be_closed(self) -> None:

@@ -460,4 +460,4 @@ class TestClosingOrders:
         assert world.name_service.faults == []
         assert sorted(world.name_service.ended) == list(range(SERVICES_COUNT))
         # Twice, if it was closed while it was being entered.
-        assert all(driver.withdrawn_count for driver in world.drivers)
+        assert {driver.withdrawn_count for driver in world.drivers} <= {1, 2}

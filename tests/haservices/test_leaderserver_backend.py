@@ -14,15 +14,22 @@ from haservices.leaderserver_backend import LEADERSERVER_GUARANTEES, open_leader
 from haservices.testing.reserved_port import ReservedPort
 from leaderserver import LeaderServer, ServerConfig
 from leaderserver.client.client import LeaderClient
+from leaderserver.client.link import SocketLink
 from nameservice import (
     AuthenticationError,
     ConfigurationError,
     DidNotHappenError,
+    LocalProtocolError,
     UnreachableError,
 )
 from tests.exhausted_threads import no_more_threads
 from tests.leaks import assert_closed, process_figures, settled
-from tests.recording import WAIT_SECONDS, ConfirmingContender
+from tests.recording import (
+    WAIT_SECONDS,
+    ConfirmingContender,
+    RecordingContender,
+    Revoked,
+)
 from zmqtransport import CurveKeyPair, KeyFiles, write_key_pair
 
 
@@ -199,6 +206,26 @@ class TestMiddlebox:
             assert leader.epoch == session.epoch
             assert not contender.revoked_count
             election.close()
+
+
+@pytest.mark.proves("L4")
+def test_services_whose_loop_is_lost_can_be_closed(server: LeaderServer) -> None:
+    """L4: each of them ends, and the error is told; nothing stays that waits."""
+    ha = open_leaderserver(HAConfig(url=server.url))
+    contender = RecordingContender()
+    ha.get_leader_retriever("job").start()
+    election = ha.get_leader_election("job")
+    election.start(contender)
+    contender.wait_for_grant()
+    link = ha._client._link
+    assert isinstance(link, SocketLink)
+    link.loop.call_soon_threadsafe(lambda: link.loop.fail(OSError("lost")))
+    link.loop.join()
+    for _ in range(2):  # of the retriever, and of the session
+        with pytest.raises(LocalProtocolError):
+            ha.close()
+    ha.close()
+    assert isinstance(contender.calls[-1], Revoked)
 
 
 @pytest.mark.proves("E6")

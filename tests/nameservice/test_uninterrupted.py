@@ -1,15 +1,17 @@
-"""`uninterrupted`: done to the end, whatever signal handlers raise."""
+"""`uninterrupted`, `detached`: done to the end, whatever signal handlers raise."""
 
 from __future__ import annotations
 
 import _thread
 import signal
+import subprocess
+import sys
 import threading
 from typing import Final
 
 import pytest
 
-from nameservice.uninterrupted import uninterrupted
+from nameservice.uninterrupted import Errand, detached, uninterrupted
 from tests.interrupting import handling
 
 
@@ -49,8 +51,8 @@ def test_interrupted_again_and_again() -> None:
         done.append(1)
 
     with handling(signal.SIGUSR1, interrupt), pytest.raises(KeyboardInterrupt):
-        uninterrupted(act, undo=lambda _: done.append(2))
-    assert done == [1, 2], "what has no owner is undone"
+        uninterrupted(act)
+    assert done == [1]
 
 
 def test_on_another_thread_it_is_a_call() -> None:
@@ -72,3 +74,108 @@ def test_without_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(_thread, "start_new_thread", refuse)
     assert uninterrupted(threading.get_ident) == threading.get_ident()
+
+
+def test_a_thread_that_cannot_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever keeps threads from beginning, it is done, once, and that is raised."""
+    done: list[int] = []
+
+    def refuse(*_: object) -> None:
+        raise RuntimeError("some other reason")
+
+    monkeypatch.setattr(_thread, "start_new_thread", refuse)
+    with pytest.raises(RuntimeError, match="some other reason"):
+        uninterrupted(lambda: done.append(1))
+    assert done == [1]
+
+
+@pytest.mark.parametrize("when", ["atexit", "finalizer", "generator"])
+def test_while_the_interpreter_ends(when: str) -> None:
+    """A thread that begins then never runs: what was waited for did not come."""
+    program = f"""
+import atexit
+from nameservice.uninterrupted import Errand, detached, uninterrupted
+
+def close(print=print, uninterrupted=uninterrupted, detached=detached, Errand=Errand):
+    errand = Errand(lambda: None)
+    errand.begin()
+    errand.over.acquire()
+    uninterrupted(lambda: detached(lambda: print("closed", flush=True)))
+
+class AtLast:
+    def __del__(self, close=close):
+        close()
+
+def suspended():
+    try:
+        yield
+    finally:
+        close()
+
+if {when!r} == "atexit":
+    atexit.register(close)
+elif {when!r} == "generator":
+    held = suspended()
+    next(held)
+else:
+    held = AtLast()
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_SECONDS,
+        check=True,
+    )
+    assert ended.stdout == "closed\n"
+
+
+def test_it_is_forgotten_by_its_callers_threads() -> None:
+    """What `threading` makes of its thread does not stay among those that live."""
+    before = threading.enumerate()
+    assert uninterrupted(threading.current_thread) not in threading.enumerate()
+    assert threading.enumerate() == before
+
+
+def test_detached_is_left_at_once_and_undone() -> None:
+    """A handler that raises ends the wait; what comes later is undone, elsewhere."""
+    may_end, undone = threading.Event(), threading.Event()
+    undone_with: list[int] = []
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    def act() -> int:
+        tell_main_thread()
+        assert may_end.wait(WAIT_SECONDS)
+        return 7
+
+    def undo(result: int) -> None:
+        undone_with.append(result)
+        undone.set()
+
+    with handling(signal.SIGUSR1, interrupt), pytest.raises(KeyboardInterrupt):
+        detached(act, undo=undo)
+    assert not undone_with
+    may_end.set()
+    assert undone.wait(WAIT_SECONDS)
+    assert undone_with == [7]
+
+
+def test_detached_returns_or_raises() -> None:
+    """Nothing is undone where the result was returned, or there is none."""
+    undone: list[int] = []
+    assert detached(lambda: 7, undo=undone.append) == 7
+    with pytest.raises(ZeroDivisionError):
+        detached(lambda: 1 // 0, undo=undone.append)
+    assert not undone
+
+
+def test_an_errand_is_done_once() -> None:
+    """It may be begun again by who cannot know whether it was."""
+    done: list[int] = []
+    errand = Errand(lambda: done.append(1), lambda: done.append(2))
+    errand.begin()
+    errand.begin()
+    assert errand.over.acquire(timeout=WAIT_SECONDS)
+    assert done == [1, 2]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -165,6 +166,29 @@ SERVERS: Final[dict[str, Callable[[HAServices, Path], Any]]] = {
     "gateway": gateway,
     "cluster": cluster,
 }
+
+
+@pytest.mark.parametrize("name", sorted(SERVERS.keys() - {"cluster"}))
+def test_a_server_that_is_closed_logs_on_the_thread_that_closes(
+    tmp_path: Path, name: str
+) -> None:
+    """
+    A handler that closes it may have interrupted a line of the log.
+
+    The lock of that is held by the main thread; another would wait for it for ever.
+    """
+    logged_on: list[int] = []
+
+    class Log:
+        def info(self, *_: object, **__: object) -> None:
+            logged_on.append(threading.get_ident())
+
+    with open_ha_services("embedded:logging") as ha:
+        server = SERVERS[name](ha, tmp_path)
+        server.start()
+        server._log = Log()
+        server.close()
+    assert logged_on == [threading.get_ident()]
 
 
 @pytest.mark.parametrize("count", [30, pytest.param(1_000, marks=pytest.mark.nightly)])

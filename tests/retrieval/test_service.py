@@ -716,6 +716,33 @@ class TestLifetime:
         starter.join()
         assert calls == ["close", "open", "close"]
 
+    @pytest.mark.proves("R5")
+    @pytest.mark.parametrize("listener", [None, RecordingListener()])
+    def test_a_driver_that_does_not_close_is_left(
+        self, listener: RecordingListener | None
+    ) -> None:
+        """R5: its error is told once; the retriever has ended, and its services can."""
+        ended: list[LeaderRetriever] = []
+
+        class Lost:
+            def open(self, deliver: object, fail: object) -> None:
+                """Do nothing."""
+
+            def close(self) -> None:
+                raise LocalProtocolError("its loop has ended")
+
+        retriever = LeaderRetriever(
+            "job",
+            Lost(),
+            clears_on_suspended=False,
+            on_closed=ended.append,
+        )
+        retriever.start(listener)
+        with pytest.raises(LocalProtocolError):
+            retriever.close()
+        retriever.close()
+        assert ended == [retriever]
+
 
 class TestFork:
     def test_child_is_told_that_it_may_not_use_it(
