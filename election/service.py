@@ -344,16 +344,16 @@ class LeaderElection:
     def announce_closing(self) -> None:
         """End belief, and tell those who asked to be told, on this thread."""
         self._is_closing = True
-        for key in list(self._told_of_closing):
-            callback: Callable[[], None] | None = None
-            try:
-                callback = self._told_of_closing.pop(key, None)
-                if callback is not None:
-                    callback()
-            except BaseException:
-                if callback is not None:  # it is told again, rather than never
-                    self._told_of_closing[key] = callback
-                raise
+        told = self._told_of_closing
+        for key in list(told):
+            callback = told.get(key)
+            if callback is not None:
+                try:
+                    if told.pop(key, None) is not None:
+                        callback()
+                except BaseException:
+                    told[key] = callback  # it is told again, rather than never
+                    raise
 
     def _begin_close(self) -> None:
         if self._lane is None and not self._is_withdrawn:
