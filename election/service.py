@@ -21,13 +21,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, assert_never, final
 
 from attrs import frozen
 
 from election.holder import DeliverGrant, DeliverRevoke
 from election.turn import run_in_turn
+from election.turn_future import TurnFuture
 from nameservice import (
     NS_PER_SECOND,
     CallbackLane,
@@ -43,6 +43,7 @@ from nameservice.uninterrupted import uninterrupted
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
+    from concurrent.futures import Future
     from types import TracebackType
     from uuid import UUID
 
@@ -251,7 +252,7 @@ class LeaderElection:
         self._fork_guard.check()
         self._check_started()
         check_action(action, what="the action of run_if_leader")
-        future: Future[T] = Future()
+        future: Future[T] = TurnFuture()
         run = _Run(leader_session_id=leader_session_id, action=action, future=future)
         uninterrupted(lambda: self._enter(run))
         return future

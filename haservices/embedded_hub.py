@@ -17,7 +17,7 @@ import secrets
 import threading
 import uuid
 from collections import deque
-from queue import Empty, SimpleQueue
+from queue import Empty
 from typing import TYPE_CHECKING, Final, final
 
 from election.config import ElectionConfig
@@ -27,6 +27,7 @@ from leaderserver.server.service_config import ServiceConfig
 from leaderserver.server.storage import MemoryStorage
 from nameservice import NS_PER_SECOND, SystemClock, get_logger
 from nameservice.clock import earliest
+from nameservice.interruptible import InterruptibleQueue
 from zmqtransport import ANONYMOUS
 
 
@@ -120,7 +121,7 @@ class EmbeddedHub:
             draw_secret=secrets.token_bytes,
             now_ns=self.clock.now_ns(),
         )
-        self._actions: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._actions: InterruptibleQueue[Callable[[], None]] = InterruptibleQueue()
         self._lock = threading.Lock()  # guards what follows
         self._links: dict[EmbeddedLink, None] = {}
         self._thread: threading.Thread | None = None

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeVar, final
 
 from nameservice import NS_PER_SECOND, get_logger
 from nameservice.answer import Answer
+from nameservice.interruptible import InterruptibleQueue
 
 
 if TYPE_CHECKING:
@@ -68,10 +69,10 @@ class EventLoop:
     def __init__(self, name: str, clock: Clock) -> None:
         self._clock = clock
         self._log = get_logger(component=name)
-        # A SimpleQueue may be put into from anywhere, also by an interrupted thread
-        # that is putting already; it has no bound, but its producers wait for answers.
-        self._actions: queue.SimpleQueue[Callable[[], object] | None] = (
-            queue.SimpleQueue()
+        # It may be put into from anywhere, also by an interrupted thread that is
+        # putting already; it has no bound, but its producers wait for answers.
+        self._actions: InterruptibleQueue[Callable[[], object] | None] = (
+            InterruptibleQueue()
         )
         self._timers: list[tuple[int, int, Timer]] = []
         self._timer_numbers = itertools.count()

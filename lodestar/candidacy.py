@@ -64,6 +64,7 @@ if TYPE_CHECKING:
 
     from election import LeaderElection, LeaderSession
     from haservices import HAServices
+    from nameservice.interruptible import InterruptibleQueue
 
 
 __all__ = [
@@ -115,7 +116,7 @@ class HealthChanged:
 _Happening: TypeAlias = (
     _Granted | _Revoked | _Failed | Signalled | _CommandOver | HealthChanged
 )
-Happenings: TypeAlias = "queue.SimpleQueue[_Happening]"
+Happenings: TypeAlias = "InterruptibleQueue[_Happening]"
 
 
 def next_until(give_up_seconds: float, happenings: Happenings, job: str) -> _Happening:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import math
-import queue
 import time
 from argparse import Namespace
 from typing import TYPE_CHECKING, Final
@@ -41,6 +40,7 @@ from lodestar.health_checker import HealthChecker
 from lodestar.signals import stop_signals
 from nameservice import ConfigurationError, seconds_to_ns
 from nameservice.fields import check_address
+from nameservice.interruptible import InterruptibleQueue
 
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def _elect(arguments: Namespace) -> int:
     check_command(command)
     health_config = _health_config(arguments)
     config = load_config(arguments)
-    happenings: Happenings = queue.SimpleQueue()
+    happenings: Happenings = InterruptibleQueue()
     with contextlib.ExitStack() as resources:
         resources.enter_context(
             stop_signals(lambda number: happenings.put(Signalled(signal=number)))

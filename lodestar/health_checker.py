@@ -19,6 +19,7 @@ from lodestar.health import (
     TimeWentOn,
 )
 from nameservice import NS_PER_SECOND, SystemClock, get_logger
+from nameservice.interruptible import InterruptibleQueue
 
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class HealthChecker:
         self._tell = tell
         self._clock = SystemClock()
         self._core = HealthCore(config, now_ns=self._clock.now_ns())
-        self._events: queue.SimpleQueue[_Item] = queue.SimpleQueue()
+        self._events: InterruptibleQueue[_Item] = InterruptibleQueue()
         self._running: GuardedCommand | None = None
         self._unreaped: list[GuardedCommand] = []
         self._is_broken = False

@@ -38,6 +38,7 @@ from lodestar.guarded_command import (
 from lodestar.metrics import add_metrics_option, metrics_of
 from lodestar.output import say
 from lodestar.signals import stop_signals
+from nameservice.interruptible import InterruptibleQueue
 
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ def _standby(arguments: Namespace) -> int:
     left = math.inf if arguments.restarts is None else arguments.restarts
     pause_seconds = _PAUSE_SECONDS
     has_run = False
-    happenings: queue.SimpleQueue[_Happening] = queue.SimpleQueue()
+    happenings: InterruptibleQueue[_Happening] = InterruptibleQueue()
     watch = DriverWatch(arguments.job, _say)
     with stop_signals(happenings.put), metrics_of(arguments, watch):
         while True:
@@ -154,7 +155,7 @@ def _standby(arguments: Namespace) -> int:
 def _run(
     command: Sequence[str],
     environment: Mapping[str, str],
-    happenings: queue.SimpleQueue[_Happening],
+    happenings: InterruptibleQueue[_Happening],
     watch: DriverWatch,
     *,
     grace_seconds: float,

@@ -21,6 +21,7 @@ from lodestar.exit_codes import ExitCode
 from lodestar.observe import add_near_job
 from lodestar.output import printable, write_answer
 from nameservice import MayHaveHappenedError, UnknownContenderError
+from nameservice.interruptible import InterruptibleQueue
 
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ class _Listener:
     """Puts what it is told into a queue."""
 
     def __init__(self) -> None:
-        self.news: queue.SimpleQueue[_News] = queue.SimpleQueue()
+        self.news: InterruptibleQueue[_News] = InterruptibleQueue()
 
     def notify_leader(self, leader: LeaderInformation | None) -> None:
         self.news.put(leader)

@@ -61,7 +61,11 @@ def bounded(seconds: float = HANGS_SECONDS) -> Iterator[None]:
 
 
 def interrupted(
-    action: Callable[[], object], *, places: Sequence[str], line_index: int
+    action: Callable[[], object],
+    *,
+    places: Sequence[str],
+    line_index: int,
+    after_calls: bool = False,
 ) -> str | None:
     """
     Do *action*; raise SIGUSR1 before one of the lines that it runs.
@@ -70,6 +74,8 @@ def interrupted(
         action: Its `NameServiceError` says that what it needs was closed amid it.
         places: What the names of files contain whose lines count.
         line_index: Before which of these lines.
+        after_calls: Raise it when a function written in C has returned there, which is
+            where CPython handles signals, too; `line_index` counts these calls then.
 
     Returns:
         Which line that was; None if there are not as many.
@@ -88,8 +94,21 @@ def interrupted(
             left -= 1
         return trace
 
+    def profile(frame: FrameType, event: str, _: Any) -> None:
+        nonlocal left, where
+        if event == "c_return" and any(
+            place in frame.f_code.co_filename for place in places
+        ):
+            if left == 0:
+                where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+                signal.raise_signal(signal.SIGUSR1)
+            left -= 1
+
     before = sys.gettrace()
-    sys.settrace(trace)
+    if after_calls:
+        sys.setprofile(profile)
+    else:
+        sys.settrace(trace)
     try:
         action()
     except NameServiceError:
@@ -98,6 +117,7 @@ def interrupted(
         sys.settrace(before)
         pytest.fail(f"it hangs when line {line_index} is interrupted, at {where}")
     finally:
+        sys.setprofile(None)
         sys.settrace(before)
     return where
 
@@ -156,18 +176,30 @@ def close_amid(
 
 
 def break_off(
-    begin: Callable[[], Closed], *, places: Sequence[str], first: int, step: int
+    begin: Callable[[], Closed],
+    *,
+    places: Sequence[str],
+    first: int,
+    step: int,
+    after_calls: bool = False,
 ) -> None:
     """
     Have a signal handler raise, before one line after the other, and close after that.
 
-    The arguments are those of `close_amid`.
+    The arguments are those of `close_amid`, and the last of `interrupted`.
     """
 
     def interrupt() -> None:
         raise KeyboardInterrupt
 
-    _sweep(begin, lambda _: interrupt, places=places, first=first, step=step)
+    _sweep(
+        begin,
+        lambda _: interrupt,
+        places=places,
+        first=first,
+        step=step,
+        after_calls=after_calls,
+    )
 
 
 def break_off_at_any_moment(begin: Callable[[], Closed], *, count: int) -> None:
@@ -230,6 +262,7 @@ def _sweep(
     places: Sequence[str],
     first: int,
     step: int,
+    after_calls: bool = False,
 ) -> None:
     line_index = first
     is_interrupted = True
@@ -241,7 +274,10 @@ def _sweep(
                 with bounded():
                     try:
                         where = interrupted(
-                            one.action, places=places, line_index=line_index
+                            one.action,
+                            places=places,
+                            line_index=line_index,
+                            after_calls=after_calls,
                         )
                         is_interrupted = where is not None
                     except KeyboardInterrupt:

@@ -31,6 +31,7 @@ from nameservice import (
     get_logger,
     seconds_to_ns,
 )
+from nameservice.interruptible import InterruptibleQueue
 from sparkpipeline.batch_guard import guard_starts
 from sparkpipeline.configuration import use_ha_config
 from sparkpipeline.failures import lodestar_error
@@ -145,7 +146,7 @@ class Driver:
         self._settings = settings
         self._clock = SystemClock()
         self._log = get_logger(component="standby", component_id=settings.job_id)
-        self._happenings: queue.SimpleQueue[_Happening] = queue.SimpleQueue()
+        self._happenings: InterruptibleQueue[_Happening] = InterruptibleQueue()
         self._store = ha.get_leader_store(settings.job_id)
         self._takeover = Takeover(ha, settings)
         self._checks = QueryChecks(spark, settings.checked_locations)

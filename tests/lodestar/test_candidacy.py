@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 from typing import Any, final
 from uuid import UUID
@@ -14,6 +13,7 @@ from haservices import HAConfig, open_ha_services
 from haservices.testing import LeadershipControl
 from lodestar.candidacy import Candidacy
 from nameservice.clock import NS_PER_SECOND
+from nameservice.interruptible import InterruptibleQueue
 from tests.lodestar.running import WAIT_SECONDS
 
 
@@ -21,16 +21,16 @@ pytestmark = pytest.mark.shells
 
 
 @final
-class Happenings(queue.SimpleQueue[Any]):
+class Happenings(InterruptibleQueue[Any]):
     """What a candidacy is told, and how often it was told something."""
 
     def __init__(self) -> None:
         super().__init__()
         self._told = threading.Semaphore(0)
 
-    def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+    def put(self, item: Any) -> None:
         """Note that something has happened."""
-        super().put(item, block, timeout)
+        super().put(item)
         self._told.release()
 
     def wait(self) -> None:

@@ -1,11 +1,20 @@
-"""`InterruptibleEvent`; tests/haservices/test_signal_handlers.py interrupts it."""
+"""Waits that signals interrupt; see tests/haservices/test_signal_handlers.py, too."""
 
 from __future__ import annotations
 
+import queue
+import signal
 import threading
+from typing import Final
 
-from nameservice.interruptible import InterruptibleEvent
+import pytest
+
+from nameservice.interruptible import InterruptibleEvent, InterruptibleQueue
+from tests.interrupting import bounded, handling
 from tests.recording import WAIT_SECONDS, wait_until
+
+
+SECONDS: Final = 0.03
 
 
 def test_it_is_waited_for_until_it_is_set() -> None:
@@ -54,3 +63,45 @@ def test_the_first_of_several_is_waited_for() -> None:
     assert [event.is_set() for event in events] == [False, True, False]
     assert InterruptibleEvent.wait_for_any(events, 0)
     assert not any(event._waiters for event in events)
+
+
+def test_a_wait_ends_in_time_though_a_handler_took_longer() -> None:
+    """A wait of `queue.SimpleQueue` goes on for ever then, before Python 3.13."""
+    event: InterruptibleEvent = InterruptibleEvent()
+    items: InterruptibleQueue[int] = InterruptibleQueue()
+
+    def handle(*_: object) -> None:
+        threading.Event().wait(2 * SECONDS)  # is never set: it takes its time
+
+    with handling(signal.SIGALRM, handle), bounded():
+        signal.setitimer(signal.ITIMER_REAL, SECONDS / 2)
+        assert not event.wait(SECONDS)
+        signal.setitimer(signal.ITIMER_REAL, SECONDS / 2)
+        with pytest.raises(queue.Empty):
+            items.get(timeout=SECONDS)
+
+
+def test_a_queue_gives_what_was_put_in_order() -> None:
+    """At once, or as soon as it comes, to as many threads as wait."""
+    items: InterruptibleQueue[int] = InterruptibleQueue()
+    items.put(1)
+    items.put(2)
+    assert items.qsize() == 2
+    assert [items.get(), items.get_nowait()] == [1, 2]
+    for timeout in (0.0, -1.0, 0.001):
+        with pytest.raises(queue.Empty):
+            items.get(timeout=timeout)
+    with pytest.raises(queue.Empty):
+        items.get_nowait()
+    found: queue.SimpleQueue[int] = queue.SimpleQueue()
+    waiting = [
+        threading.Thread(target=lambda: found.put(items.get())) for _ in range(5)
+    ]
+    for thread in waiting:
+        thread.start()
+    for item in range(5):
+        items.put(item)
+    for thread in waiting:
+        thread.join(WAIT_SECONDS)
+        assert not thread.is_alive()
+    assert sorted(found.get() for _ in waiting) == list(range(5))
