@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING, Final, TypeVar, final
 
 from nameservice import ConfigurationError, LocalProtocolError
 from nameservice.clock import NS_PER_MS
+from nameservice.interruptible import InterruptibleEvent
 from nameservice.uninterrupted import uninterrupted
 from queryablestate.client.driving import QueryDriver
 from queryablestate.client.events import (
@@ -121,8 +122,7 @@ class QueryShell(QueryDriver):
         self._polling_until_ns = 0
         self._is_closed = False
         self._is_released = False
-        # Of the same lock: one of its own could be held where a signal handler closes.
-        self._closed = threading.Condition(self._lock)
+        self._closed = InterruptibleEvent()
         self._poll = select.poll()
         self._wake_lock = threading.Lock()  # guards the pipe
         self._is_pipe_open = False
@@ -203,8 +203,7 @@ class QueryShell(QueryDriver):
 
     def pause(self, seconds: float) -> None:
         """Return after *seconds*, or as soon as the shell is closed."""
-        with self._closed:
-            self._closed.wait_for(lambda: self._is_closed, seconds)
+        self._closed.wait(seconds)
 
     def close(self) -> None:
         """
@@ -228,7 +227,7 @@ class QueryShell(QueryDriver):
                 self._is_released = True
                 self._begin_turn()
                 self._is_closed = True
-                self._closed.notify_all()
+                self._closed.set()
                 self._step(ClientClosed())
                 self._turn()
                 self._close_link()

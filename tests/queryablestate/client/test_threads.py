@@ -17,6 +17,7 @@ import zmq
 
 from haservices import HAServices
 from nameservice import ConfigurationError, LocalProtocolError
+from nameservice.interruptible import InterruptibleEvent
 from queryablestate import (
     DeadlineExceededError,
     QueryableStateClient,
@@ -624,19 +625,19 @@ class TestClosing:
         The handler waited for ever for the lock of the event that ends the pause.
         """
         client = QueryableStateClient(services, deadline_seconds=WAIT_SECONDS)
-        wait = threading.Condition.wait
+        wait = InterruptibleEvent.wait
 
         def interrupted(
-            condition: threading.Condition, timeout: float | None = None
+            event: InterruptibleEvent, timeout: float | None = None
         ) -> bool:
-            if threading.current_thread() is threading.main_thread():
+            if event is client._shell._closed:
                 monkeypatch.undo()
                 signal.raise_signal(signal.SIGUSR1)
-            return wait(condition, timeout)
+            return wait(event, timeout)
 
         client.jobs()
         before = signal.signal(signal.SIGUSR1, lambda *_: client.close())
-        monkeypatch.setattr(threading.Condition, "wait", interrupted)
+        monkeypatch.setattr(InterruptibleEvent, "wait", interrupted)
         try:
             with pytest.raises(LocalProtocolError, match="closed"):
                 client.wait_for_state("flights", "no such", WAIT_SECONDS)
