@@ -30,6 +30,7 @@ from nameservice import (
     seconds_to_ns,
 )
 from nameservice.clock import MS_PER_SECOND
+from nameservice.interruptible import InterruptibleEvent
 from nameservice.parameters import check_timeout_seconds
 from queryablestate import DeadlineExceededError
 from queryablestate.connect.credentials import Credentials, as_credentials
@@ -292,15 +293,15 @@ class AttachedState:
         self._log = get_logger(
             component="attached-state", component_id=job_id, state_name=state_name
         )
-        self._stopping = threading.Event()
+        self._stopping = InterruptibleEvent()
         # The caller may have set a scheduler pool for what comes of it.
         self._thread = InheritableThread(
             target=self._follow, name=f"attached-{state_name}", daemon=True
         )
-        self._changed = threading.Condition()  # guards what follows
-        self._status = AttachStatus()
-        self._pending_since_ms: int | None = None
+        # No lock: a Ctrl-C amid the taking of one would stop the thread, too.
+        self._shown: tuple[AttachStatus, int | None] = (AttachStatus(), None)
         self._failure: NameServiceError | None = None
+        self._waiting: dict[InterruptibleEvent, None] = {}
 
     def start(self) -> None:
         """Begin to follow; `attach_state` has done so."""
@@ -332,8 +333,7 @@ class AttachedState:
 
     def status(self) -> AttachStatus:
         """Return how far it is."""
-        with self._changed:
-            status, since_ms = self._status, self._pending_since_ms
+        status, since_ms = self._shown
         if since_ms is None:
             return status
         lag_seconds = time.time() - since_ms / MS_PER_SECOND
@@ -342,8 +342,7 @@ class AttachedState:
     @property
     def failure(self) -> NameServiceError | None:
         """Return why it has ended by itself, or None."""
-        with self._changed:
-            return self._failure
+        return self._failure
 
     def wait_for_batch(self, batch_id: int, timeout_seconds: float) -> None:
         """
@@ -355,21 +354,23 @@ class AttachedState:
             NameServiceError: Why it has ended by itself.
         """
         check_timeout_seconds(timeout_seconds)
-
-        def is_published() -> bool:
-            published = self._status.batch_id
-            return published is not None and published >= batch_id
-
-        with self._changed:
-            self._changed.wait_for(
-                lambda: is_published() or not self._status.is_running, timeout_seconds
-            )
-            if is_published():
-                return
-            status, failure = self._status, self._failure
-        if failure is not None:
-            raise failure
+        until = time.monotonic() + timeout_seconds
+        news = InterruptibleEvent()
+        self._waiting[news] = None
+        try:
+            while True:
+                news.clear()  # before the look: what comes later wakes us again
+                status, _ = self._shown
+                if status.batch_id is not None and status.batch_id >= batch_id:
+                    return
+                left_seconds = until - time.monotonic()
+                if not status.is_running or not news.wait(left_seconds):
+                    break
+        finally:
+            self._waiting.pop(news, None)
         if not status.is_running:
+            if self._failure is not None:
+                raise self._failure
             raise LocalProtocolError("this state is followed no more: attach it again")
         detail = "nothing is published yet"
         if status.batch_id is not None:
@@ -423,7 +424,7 @@ class AttachedState:
         if published is None:
             self._tell(last_error=None)
             return
-        status = self._status  # changed on this thread only
+        status, _ = self._shown  # changed on this thread only
         is_feed = published.mode == "feed"
         reason = None if published.reason is None else published.reason.value
         self._tell(
@@ -449,27 +450,27 @@ class AttachedState:
             lag_batches = len(committed)
             if published is not None:  # those that were purged count as well
                 lag_batches = max(0, committed[-1] - published)
-        with self._changed:
-            self._pending_since_ms = follower.pending_since_ms
-            self._status = evolve(
-                self._status,
-                batch_id=published,
-                committed_batch_id=committed[-1] if committed else None,
-                lag_batches=lag_batches,
-                **changes,
-            )
-            self._changed.notify_all()
+        status = evolve(
+            self._shown[0],
+            batch_id=published,
+            committed_batch_id=committed[-1] if committed else None,
+            lag_batches=lag_batches,
+            **changes,
+        )
+        self._show(status, follower.pending_since_ms)
+
+    def _show(self, status: AttachStatus, pending_since_ms: int | None) -> None:
+        self._shown = (status, pending_since_ms)
+        for news in list(self._waiting):
+            news.set()
 
     def _end(self, failure: NameServiceError | None) -> None:
-        with self._changed:
-            self._failure = failure
-            self._status = evolve(
-                self._status,
-                is_running=False,
-                last_error=failure or self._status.last_error,
-            )
-            status = self._status
-            self._changed.notify_all()
+        status, pending_since_ms = self._shown
+        self._failure = failure  # before it is said that it has ended
+        status = evolve(
+            status, is_running=False, last_error=failure or status.last_error
+        )
+        self._show(status, pending_since_ms)
         if failure is None:
             self._log.info("attach.stopped", batch_id=status.batch_id)
         else:
