@@ -201,6 +201,16 @@ ACTIONS: dict[str, Callable[[Open], Action]] = {
 }
 
 
+def begin(names: Names, name: str) -> Closed:
+    """Return one of the actions, over new services, which are closed amid it."""
+    it = Open(names.url)
+    return Closed(
+        action=ACTIONS[name](it),
+        close=it.ha.close,
+        check=partial(wait_until, partial(names.is_left, it)),
+    )
+
+
 @pytest.mark.parametrize("first", nightly_after(1, range(LINE_STEP)))
 @pytest.mark.parametrize("name", ACTIONS)
 def test_services_are_closed_amid_what_their_thread_does(
@@ -212,16 +222,7 @@ def test_services_are_closed_amid_what_their_thread_does(
     The handler waited for ever: for a lock that its own thread held, for what its own
     thread was just opening or closing, or for callbacks that needed such a lock.
     """
-
-    def begin() -> Closed:
-        it = Open(names.url)
-        return Closed(
-            action=ACTIONS[name](it),
-            close=it.ha.close,
-            check=partial(wait_until, partial(names.is_left, it)),
-        )
-
-    close_amid(begin, places=PLACES, first=first, step=LINE_STEP)
+    close_amid(partial(begin, names, name), places=PLACES, first=first, step=LINE_STEP)
 
 
 @pytest.mark.parametrize("after_calls", [False, True], ids=["lines", "calls"])
@@ -236,19 +237,16 @@ def test_what_the_main_thread_does_is_broken_off(
     It left locks that were taken, threads that counted and did not run, and what had
     begun to close and never did: closing waited for ever, and so did all that came.
     """
-
-    def begin() -> Closed:
-        it = Open(names.url)
-        return Closed(
-            action=ACTIONS[name](it),
-            close=it.ha.close,
-            check=partial(wait_until, partial(names.is_left, it)),
-        )
-
     if after_calls and name == "hear":
         pytest.skip("it calls no function that is written in C")
     step = CALL_STEP if after_calls else LINE_STEP
-    break_off(begin, places=PLACES, first=first, step=step, after_calls=after_calls)
+    break_off(
+        partial(begin, names, name),
+        places=PLACES,
+        first=first,
+        step=step,
+        after_calls=after_calls,
+    )
 
 
 @pytest.mark.parametrize("first", nightly_after(1, range(LINE_STEP)))
