@@ -21,7 +21,6 @@ import math
 import os
 import queue
 import signal
-import threading
 import time
 from typing import TYPE_CHECKING, TypeAlias, final
 
@@ -57,6 +56,7 @@ from nameservice import (
     get_logger,
     seconds_to_ns,
 )
+from nameservice.interruptible import InterruptibleEvent
 
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ class _Contender:
 
     def __init__(self, happenings: Happenings) -> None:
         self._happenings = happenings
-        self.is_idle = threading.Event()
+        self.is_idle = InterruptibleEvent()
         self.is_idle.set()
 
     def grant_leadership(self, session: LeaderSession) -> None:

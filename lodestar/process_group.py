@@ -5,9 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import select
-import threading
 from pathlib import Path
 from typing import Final
+
+from nameservice.interruptible import InterruptibleEvent
 
 
 __all__ = ["wait_until_group_gone"]
@@ -30,7 +31,7 @@ def wait_until_group_gone(group_id: int) -> None:
     """
     if not _PROCESSES.is_dir():
         return
-    pause = threading.Event()  # is never set: `wait` is a pause
+    pause = InterruptibleEvent()  # is never set: `wait` is a pause
     while True:
         try:
             # One look is enough: none of them can start another once all are killed.
@@ -51,7 +52,7 @@ def _wait_until_gone(entry: Path, group_id: int) -> None:
     except ProcessLookupError:
         return
     except OSError:  # a kernel before 5.3
-        pause = threading.Event()  # is never set: `wait` is a pause
+        pause = InterruptibleEvent()  # is never set: `wait` is a pause
         while _state_in(entry, group_id) not in {None, "Z", "X"}:
             pause.wait(_PAUSE_SECONDS)
         return

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from nameservice import NS_PER_SECOND, get_logger
 from nameservice.allocation import return_freed
+from nameservice.interruptible import InterruptibleEvent
 from zmqtransport import ConnectionId, tcp_progress
 from zmqtransport.freed_memory import FreedMemory
 from zmqtransport.memory_growth import MemoryGrowth
@@ -98,7 +99,7 @@ class InflowGuard:
         self._page_size_bytes = os.sysconf("SC_PAGE_SIZE")
         self._resident: int | None = None
         self._freed = FreedMemory()
-        self._has_ended = threading.Event()
+        self._has_ended = InterruptibleEvent()
         self._log = get_logger(component=component)
         self._thread = threading.Thread(
             target=self._run, name=f"{component}-inflow", daemon=True

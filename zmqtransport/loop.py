@@ -42,6 +42,7 @@ from nameservice import (
 )
 from nameservice.answer import Answer
 from nameservice.clock import NS_PER_MS
+from nameservice.interruptible import InterruptibleEvent
 from nameservice.open_files import OPEN_FILES_LEFT_MIN, require_open_files
 from nameservice.uninterrupted import detached
 from zmqtransport.sockets import (
@@ -126,7 +127,7 @@ class PollLoop:
         self._is_stopping = False
         self._is_started = False
         self._is_over = False
-        self._over = threading.Event()
+        self._over = InterruptibleEvent()
         self._thread: threading.Thread | None = None
         self._thread_id: int | None = None
 

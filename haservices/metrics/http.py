@@ -22,6 +22,7 @@ from attrs import define, field, frozen
 
 from nameservice import Clock, ConfigurationError, get_logger
 from nameservice.clock import NS_PER_SECOND
+from nameservice.interruptible import InterruptibleEvent
 from nameservice.uninterrupted import detached
 
 
@@ -106,7 +107,7 @@ class BoundedHTTPServer:
         self._wake, self._woken = socket.socketpair()
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._selector.register(self._woken, selectors.EVENT_READ)
-        self._over = threading.Event()
+        self._over = InterruptibleEvent()
         self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
         self._thread.start()
 

@@ -7,7 +7,7 @@ may ask of it.
 
 from __future__ import annotations
 
-from threading import Event, Lock
+from threading import Lock
 from typing import TYPE_CHECKING, Final, Self, TypeVar, final
 
 from leaderserver.server.config import ServerConfig
@@ -21,6 +21,7 @@ from nameservice import (
     UnreachableError,
     get_logger,
 )
+from nameservice.interruptible import InterruptibleEvent
 from nameservice.observation import Observation
 from nameservice.parameters import check_timeout_seconds
 from nameservice.uninterrupted import detached, uninterrupted
@@ -73,7 +74,7 @@ class LeaderServer:
         self._lock = Lock()  # guards the three that follow
         self._is_started = False
         self._is_closed = False
-        self._resumed = Event()
+        self._resumed = InterruptibleEvent()
         self._resumed.set()
         self._log = get_logger(component="leaderserver")
         self._running: ServerLoop | None = None
@@ -303,7 +304,7 @@ class LeaderServer:
 
     def _pause(self) -> None:
         running = self._started()
-        paused = Event()
+        paused = InterruptibleEvent()
 
         def wait() -> None:
             paused.set()

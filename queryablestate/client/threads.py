@@ -30,12 +30,11 @@ remembers what was seen (`QueryShell._begin_anew`): all that is asked is idempot
 from __future__ import annotations
 
 import _thread
-import os
 import select
 import threading
 from typing import TYPE_CHECKING, Final, TypeVar, final
 
-from nameservice import ConfigurationError, LocalProtocolError
+from nameservice import LocalProtocolError
 from nameservice.clock import NS_PER_MS
 from nameservice.interruptible import InterruptibleEvent
 from nameservice.uninterrupted import uninterrupted
@@ -49,6 +48,7 @@ from queryablestate.client.events import (
 from queryablestate.client.link import QueryLink
 from queryablestate.client.requests import KeysRead, begin_anew
 from zmqtransport import new_context
+from zmqtransport.wake_pipe import WakePipe
 
 
 if TYPE_CHECKING:
@@ -124,8 +124,7 @@ class QueryShell(QueryDriver):
         self._is_released = False
         self._closed = InterruptibleEvent()
         self._poll = select.poll()
-        self._wake_lock = threading.Lock()  # guards the pipe
-        self._is_pipe_open = False
+        self._wake_pipe: WakePipe | None = None
         self._by_descriptor: dict[int, QueryLink] = {}
         try:
             uninterrupted(self._open_files)
@@ -133,26 +132,15 @@ class QueryShell(QueryDriver):
             if first_address is None:
                 self._finder.start()
         except BaseException:
-            if self._is_pipe_open:
+            if self._wake_pipe is not None:
                 self.close()
             raise
 
     def _open_files(self) -> None:
         """Open what stays open until it is closed: all of it, or nothing."""
-        try:
-            self._wake_reader, self._wake_writer = os.pipe()
-        except OSError as error:
-            message = "a new client needs more open files: raise ulimit -n"
-            raise ConfigurationError(message) from error
-        for descriptor in (self._wake_reader, self._wake_writer):
-            os.set_blocking(descriptor, False)
-        try:
-            self._context = new_context()
-        except BaseException:
-            os.close(self._wake_reader)
-            os.close(self._wake_writer)
-            raise
-        self._is_pipe_open = True
+        wake_pipe = WakePipe()
+        self._context = new_context()
+        self._wake_pipe = wake_pipe
 
     def run(self, *requests: Request) -> None:
         """
@@ -291,9 +279,11 @@ class QueryShell(QueryDriver):
     ) -> QueryLink | None:
         """Take note of what is ready; return over which link a message has come."""
         has_come: QueryLink | None = None
+        wake_pipe = self._wake_pipe
+        assert wake_pipe is not None
         for descriptor, _ in ready:
-            if descriptor == self._wake_reader:
-                self._drain_wake()
+            if descriptor == wake_pipe.reader:
+                wake_pipe.drain()
                 continue
             link = links[descriptor]
             if not self._is_present(link):
@@ -482,8 +472,10 @@ class QueryShell(QueryDriver):
 
     def _make_poll(self) -> None:
         """Have who drives wait for the present link; a poll object serves one wait."""
+        if self._wake_pipe is None:
+            return  # it is closed, and none waits any more
         self._poll = select.poll()
-        self._poll.register(self._wake_reader, select.POLLIN)
+        self._poll.register(self._wake_pipe.reader, select.POLLIN)
         links = list(self._node_links.values())
         if self._link is not None:
             links.append(self._link)
@@ -503,24 +495,14 @@ class QueryShell(QueryDriver):
 
     def _wake(self) -> None:
         """Have the thread that drives look again; from any thread."""
-        with self._wake_lock:
-            if self._is_pipe_open:
-                try:
-                    os.write(self._wake_writer, b"\0")
-                except BlockingIOError:
-                    return  # woken often enough
-
-    def _drain_wake(self) -> None:
-        try:
-            os.read(self._wake_reader, 4_096)
-        except BlockingIOError:
-            return
+        wake_pipe = self._wake_pipe
+        if wake_pipe is not None:
+            wake_pipe.wake()
 
     def _release(self) -> None:
         """Close the pipe when the client is closed and no thread drives any more."""
         if self._is_closed and self._driver is None:
-            with self._wake_lock:
-                if self._is_pipe_open:
-                    self._is_pipe_open = False
-                    os.close(self._wake_reader)
-                    os.close(self._wake_writer)
+            self._whole(self._drop_wake_pipe)
+
+    def _drop_wake_pipe(self) -> None:
+        self._wake_pipe = None

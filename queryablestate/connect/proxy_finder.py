@@ -24,6 +24,7 @@ from nameservice import (
     NameServiceError,
     get_logger,
 )
+from nameservice.interruptible import InterruptibleEvent
 from nameservice.uninterrupted import detached, uninterrupted
 
 
@@ -73,7 +74,7 @@ class ProxyFinder:
         self._has_heard = False
         self._is_volatile = False
         self._is_started = False
-        self._closed = threading.Event()
+        self._closed = InterruptibleEvent()
         self._close_retriever: Callable[[], None] | None = None
 
     @property

@@ -7,7 +7,6 @@ address that retrievers are told; the others stand by, and all of them answer.
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, Final, final
 
 from nameservice import (
@@ -18,6 +17,7 @@ from nameservice import (
     UnreachableError,
     get_logger,
 )
+from nameservice.interruptible import InterruptibleEvent
 
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Announcement:
     def __init__(self, services: HAServices, url: str) -> None:
         self._url = url
         self._log = get_logger(component="gateway", component_id=REST_ENDPOINT)
-        self._closing = threading.Event()
+        self._closing = InterruptibleEvent()
         self._election = services.get_leader_election(REST_ENDPOINT)
         self._election.when_closing(self._closing.set)
         self._election.start(self)

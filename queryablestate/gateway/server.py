@@ -31,6 +31,7 @@ from nameservice import (
     get_logger,
 )
 from nameservice.clock import NS_PER_SECOND
+from nameservice.interruptible import InterruptibleEvent
 from nameservice.loop_observation import observe_on_loop
 from nameservice.observation import Observation
 from nameservice.open_files import OPEN_FILES_LEFT_MIN, require_open_files
@@ -93,7 +94,7 @@ class GatewayServer:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._app: GatewayApp | None = None
         self._server: uvicorn.Server | None = None
-        self._started = threading.Event()
+        self._started = InterruptibleEvent()
         self.failure: BaseException | None = None
 
     @property

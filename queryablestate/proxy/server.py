@@ -8,7 +8,7 @@ lead.  It is the same class inside a Spark driver and as a process of its own.
 
 from __future__ import annotations
 
-from threading import Event, Lock, Thread
+from threading import Lock, Thread
 from typing import TYPE_CHECKING, Final, Self, TypeVar, final
 
 from haservices.interface import forgets_at_restart
@@ -310,7 +310,7 @@ class _ProxyContender:
         read is left to another contender: unconfirmed, this one is passed over.
         """
         running = self._running
-        is_ready = Event()
+        is_ready = InterruptibleEvent()
         running.loop.call_soon_threadsafe(lambda: running.lead(session, is_ready.set))
         if not is_ready.wait(self._confirm_timeout_seconds / 3):
             problem = running.control.problem
@@ -330,7 +330,7 @@ class _ProxyContender:
 
     def _confirm(self, session: LeaderSession) -> None:
         """Confirm; what was not answered, or is not possible yet, is asked again."""
-        pause = Event()  # is never set: it waits
+        pause = InterruptibleEvent()  # is never set: it waits
         for attempt in range(1, _CONFIRM_COUNT_MAX + 1):
             try:
                 self._election.confirm_leadership(
@@ -346,7 +346,7 @@ class _ProxyContender:
     def revoke_leadership(self) -> None:
         """Stop answering before anybody else is granted."""
         self._leads.clear()
-        stopped = Event()
+        stopped = InterruptibleEvent()
 
         def stop() -> None:
             self._running.stop_leading()

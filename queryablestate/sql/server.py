@@ -26,6 +26,7 @@ from nameservice import (
     SystemClock,
     get_logger,
 )
+from nameservice.interruptible import InterruptibleEvent
 from nameservice.loop_observation import observe_on_loop
 from nameservice.observation import Observation
 from nameservice.open_files import OPEN_FILES_LEFT_MIN, require_open_files
@@ -85,7 +86,7 @@ class SQLServer:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="sql", daemon=True)
         self._stop = asyncio.Event()
-        self._started: threading.Event = threading.Event()
+        self._started: threading.Event = InterruptibleEvent()
         self._proxies = ha.get_leader_retriever(QUERY_PROXY)
         self._failure: BaseException | None = None
         self._is_closed = False

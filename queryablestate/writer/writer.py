@@ -24,7 +24,6 @@ only what it is asked by: the way to the proxy, and the clock.
 
 from __future__ import annotations
 
-import threading
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeVar, final
 
@@ -37,6 +36,7 @@ from nameservice import (
     get_logger,
     seconds_to_ns,
 )
+from nameservice.interruptible import InterruptibleEvent
 from queryablestate.schema.schema_json import schema_json
 from queryablestate.wire.clients import StateDeclaration
 from queryablestate.writer.commit_size import check_task_count
@@ -395,7 +395,7 @@ class StateWriter:
         """Do one turn; return what was answered, if anything was asked."""
         left_seconds = self._left_seconds(turn)
         if isinstance(turn, Pause):
-            threading.Event().wait(left_seconds)
+            InterruptibleEvent().wait(left_seconds)
             return None
 
         def build(request_id: int, session: bytes) -> ClientRequest:

@@ -13,7 +13,6 @@ again after a pause; or it would be so the next time, too, and ends the thread.
 
 from __future__ import annotations
 
-import threading
 import time
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Self, final
 
@@ -200,7 +199,7 @@ def wait_for_batch(checkpoint: Checkpoint, timeout_seconds: float) -> tuple[str,
                 f"{timeout_seconds:.3g} s: start the query, or name its checkpoint"
             )
         # Nothing tells us when files are written.
-        threading.Event().wait(_START_POLL_SECONDS)
+        InterruptibleEvent().wait(_START_POLL_SECONDS)
 
 
 @final

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, final
 
 from haservices.campaign import confirm_until_certain
+from nameservice.interruptible import InterruptibleEvent
 from sparkpipeline.standby.core import Granted, LeadershipRevoked
 
 
@@ -44,10 +44,10 @@ class DriverContender:
         self._election = election
         self._address = address
         self._tell = tell
-        self._is_closing = threading.Event()
+        self._is_closing = InterruptibleEvent()
         self._has_told = False
-        self.is_idle = threading.Event()
-        self.leadership_lost = threading.Event()
+        self.is_idle = InterruptibleEvent()
+        self.leadership_lost = InterruptibleEvent()
         election.when_closing(self._is_closing.set)
 
     def grant_leadership(self, session: LeaderSession) -> None:
@@ -56,7 +56,7 @@ class DriverContender:
             self._election, session, self._address, is_closing=self._is_closing
         )
         if is_confirmed and not self.is_idle.is_set():
-            self.leadership_lost = threading.Event()
+            self.leadership_lost = InterruptibleEvent()
             self._has_told = True
             self._tell(Granted(session=session))
 

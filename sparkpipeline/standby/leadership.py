@@ -36,6 +36,7 @@ from nameservice import (
     get_logger,
 )
 from nameservice.fields import check_address
+from nameservice.interruptible import InterruptibleEvent
 from sparkpipeline.failures import through_spark
 from sparkpipeline.state.sink import QUERY_ID_PROPERTY, RUN_ID_PROPERTY
 
@@ -107,7 +108,7 @@ class StandbyLeadership:
         self._finished: dict[str, int] = {}
         self._stop_callbacks: list[Callable[[], None]] = []
         self.session = session
-        self.lost = threading.Event() if lost is None else lost
+        self.lost = InterruptibleEvent() if lost is None else lost
 
     @property
     def job_id(self) -> str:

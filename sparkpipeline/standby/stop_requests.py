@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from haservices.config import STANDBY_CONTROL
 from nameservice import get_logger
+from nameservice.interruptible import InterruptibleEvent
 
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def _control(notify: Callable[[], None]) -> Iterator[TellState]:
     if path is None:
         yield _tell_none
         return
-    is_over = threading.Event()
+    is_over = InterruptibleEvent()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         try:
             connection.connect(path)

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Final, final
 
 from pyspark.sql import functions as F  # noqa: N812 (what everybody calls it)
 
+from nameservice.interruptible import InterruptibleEvent
+
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -73,7 +75,7 @@ class WarmUp:
             query.stop()
 
     def _run_query(self, directory: str, *, has_state: bool) -> None:
-        is_done = threading.Event()
+        is_done = InterruptibleEvent()
 
         def work(batch: DataFrame, batch_id: int) -> None:
             batch.mapInArrow(_pass_on, batch.schema).collect()

@@ -13,7 +13,6 @@ import json
 import os
 import re
 import subprocess
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, final
 
@@ -27,6 +26,7 @@ from nameservice import (
     UnreachableError,
     seconds_to_ns,
 )
+from nameservice.interruptible import InterruptibleEvent
 from sparkpipeline.state.executor_node_process import machine, processes_seen
 
 
@@ -105,7 +105,7 @@ def wait_for_executors(
                 f"the application has {found}: give it more, or wait for fewer",
             )
         # Spark does not tell Python when an executor comes.
-        threading.Event().wait(min(POLL_SECONDS, left_ns / NS_PER_SECOND))
+        InterruptibleEvent().wait(min(POLL_SECONDS, left_ns / NS_PER_SECOND))
 
 
 def on_each_executor(context: SparkContext, action: Action) -> list[dict[str, Any]]:

@@ -35,6 +35,7 @@ from nameservice import (
     get_logger,
     seconds_to_ns,
 )
+from nameservice.interruptible import InterruptibleEvent
 from queryablestate.node.config import NodeConfig
 from sparkpipeline.spark_session import check_session
 from sparkpipeline.state import executor_node_process
@@ -197,7 +198,7 @@ def _started(
             )
         # An executor that has just died counts until Spark notices.  Those that have
         # their nodes keep them, so it can be asked again.
-        threading.Event().wait(POLL_SECONDS)
+        InterruptibleEvent().wait(POLL_SECONDS)
         left_seconds = max(0.0, (deadline_ns - clock.now_ns()) / NS_PER_SECOND)
         wait_for_executors(context, executor_count, left_seconds)
 
@@ -401,7 +402,7 @@ def _stop_here(nodes: Iterable[RunningNode]) -> list[RunningNode]:
             if clock.now_ns() >= deadline_ns:
                 break
             # A process without a parent tells no other of its end.
-            threading.Event().wait(POLL_SECONDS)
+            InterruptibleEvent().wait(POLL_SECONDS)
     return ending
 
 

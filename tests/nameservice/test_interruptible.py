@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import queue
 import signal
 import threading
@@ -12,6 +13,7 @@ import pytest
 from nameservice.interruptible import InterruptibleEvent, InterruptibleQueue
 from tests.interrupting import bounded, handling
 from tests.recording import WAIT_SECONDS, wait_until
+from tests.test_layering import ROOT, source_files
 
 
 SECONDS: Final = 0.03
@@ -105,3 +107,30 @@ def test_a_queue_gives_what_was_put_in_order() -> None:
         thread.join(WAIT_SECONDS)
         assert not thread.is_alive()
     assert sorted(found.get() for _ in waiting) == list(range(5))
+
+
+def _events_made(source: str) -> list[int]:
+    """Return the lines of *source* that make an ordinary event."""
+    return [
+        node.lineno
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func) in {"Event", "threading.Event"}
+    ]
+
+
+def test_the_product_makes_no_ordinary_event() -> None:
+    """
+    Whatever sets one may be called by a signal handler, or waited for by one.
+
+    Closing services tells contenders, be they users' or of the product.
+    """
+    assert _events_made("def f():\n    return threading.Event()") == [2]
+    assert _events_made("event = Event()") == [1]
+    assert _events_made("threading.Lock(), InterruptibleEvent()") == []
+    made = {
+        path.as_posix(): lines
+        for path in source_files()
+        if (lines := _events_made((ROOT / path).read_text(encoding="utf-8")))
+    }
+    assert made == {}

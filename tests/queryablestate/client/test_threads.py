@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import statistics
 import threading
@@ -15,8 +16,8 @@ import msgspec
 import pytest
 import zmq
 
-from haservices import HAServices
-from nameservice import ConfigurationError, LocalProtocolError
+from haservices import HAServices, open_ha_services
+from nameservice import ConfigurationError, LocalProtocolError, NoLeaderError
 from nameservice.interruptible import InterruptibleEvent
 from queryablestate import (
     DeadlineExceededError,
@@ -27,7 +28,7 @@ from queryablestate import (
 from queryablestate.wire.questions import Ask
 from tests.exhausted_descriptors import no_more_descriptors
 from tests.forking import run_in_child
-from tests.interrupting import handling, interrupted
+from tests.interrupting import bounded, handling, interrupted
 from tests.leaks import assert_closed, process_figures, settled
 from tests.queryablestate.scripted_proxy import Lead, Reply, ScriptedProxy, error_frame
 from tests.queryablestate.scripted_state import (
@@ -35,7 +36,7 @@ from tests.queryablestate.scripted_state import (
     ScriptedState,
     row,
 )
-from tests.recording import WAIT_SECONDS
+from tests.recording import WAIT_SECONDS, wait_until
 from tests.tiers import nightly_after
 
 
@@ -612,6 +613,47 @@ class TestClosing:
             signal.signal(signal.SIGUSR1, before)
         assert len(asked) == 1
         client.close()
+
+    @pytest.mark.proves("Q3")
+    def test_of_services_by_a_signal_handler_amid_a_wake(
+        self, services: HAServices, proxy: ScriptedProxy, state: ScriptedState
+    ) -> None:
+        """
+        It waits for the callback that tells the client of another leader.
+
+        That callback waited for a lock which the interrupted thread held.
+        """
+        with (
+            open_ha_services("embedded:closed-amid-a-wake") as own,
+            Lead(own, proxy.address) as lead,
+            QueryableStateClient(own, deadline_seconds=WAIT_SECONDS) as client,
+            pytest.MonkeyPatch.context() as patch,
+        ):
+            finder = client._shell._finder
+            wait_until(lambda: finder.has_heard)
+            write = os.write
+
+            def interrupted(descriptor: int, data: bytes) -> int:
+                if threading.current_thread() is threading.main_thread():
+                    patch.undo()
+                    signal.raise_signal(signal.SIGUSR1)
+                return write(descriptor, data)
+
+            def end(*_: object) -> None:
+                lead.close()
+                wait_until(lambda: finder.leader is None)
+                own.close()
+                closed.set()
+
+            closed = threading.Event()
+            patch.setattr(os, "write", interrupted)
+            with (
+                handling(signal.SIGUSR1, end),
+                bounded(),
+                pytest.raises(NoLeaderError),
+            ):
+                client.get(*STATE, "N1", deadline_seconds=0.5)
+            assert closed.is_set()
 
     def test_by_a_signal_handler_while_it_waits_for_a_state(
         self,
