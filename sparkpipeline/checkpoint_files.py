@@ -7,6 +7,7 @@ from typing import Any, Final
 from py4j.protocol import Py4JJavaError
 
 from nameservice import ConfigurationError
+from sparkpipeline.java_classes import java_class
 
 
 __all__ = ["checkpoint_file_manager"]
@@ -25,7 +26,7 @@ def checkpoint_file_manager(jvm: Any, path: Any, hadoop_conf: Any) -> Any:
     Raises:
         ConfigurationError: If this Spark writes its checkpoints in an unknown way.
     """
-    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    loader = java_class(jvm, "java.lang.Thread").currentThread().getContextClassLoader()
     for name in _FILE_MANAGERS:
         try:
             companion = loader.loadClass(name).getField("MODULE$").get(None)

@@ -25,6 +25,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from nameservice import ConfigurationError, LocalProtocolError, StorageError
+from sparkpipeline.java_classes import java_class
 from sparkpipeline.spark_session import check_session
 
 
@@ -68,10 +69,13 @@ class Checkpoint:
         self._spark = spark
         check_session(spark, "attach_state")
         # Spark has no other way to files than this one, which all of PySpark uses.
-        self._jvm = cast("Any", spark._jvm)  # noqa: SLF001 (as above)
+        jvm = cast("Any", spark._jvm)  # noqa: SLF001 (as above)
         with self._reading():
-            hadoop = self._jvm.org.apache.hadoop
-            self._root = hadoop.fs.Path(location)
+            self._path_class = java_class(jvm, "org.apache.hadoop.fs.Path")
+            self._file_util = java_class(jvm, "org.apache.hadoop.fs.FileUtil")
+            self._io_utils = java_class(jvm, "org.apache.commons.io.IOUtils")
+            self._sequence = java_class(jvm, "scala.collection.immutable.ArraySeq")
+            self._root = self._path_class(location)
             conf = spark.sparkContext._jsc.hadoopConfiguration()  # noqa: SLF001 (as above)
             self._files = self._root.getFileSystem(conf)
 
@@ -220,7 +224,7 @@ class Checkpoint:
             return reader.options(**options).load(self.location)
 
     def _path(self, name: str) -> Any:
-        return self._jvm.org.apache.hadoop.fs.Path(self._root, name)
+        return self._path_class(self._root, name)
 
     def _numbers(self, directory: str, pattern: re.Pattern[str]) -> set[int]:
         """Return the numbers that names in *directory* begin with, if there is one."""
@@ -229,10 +233,9 @@ class Checkpoint:
             if not self._files.exists(path):
                 return set()
             statuses = self._files.listStatus(path)
-            paths = self._jvm.org.apache.hadoop.fs.FileUtil.stat2Paths(statuses)
+            paths = self._file_util.stat2Paths(statuses)
             # One call in place of two for every file.
-            sequence = self._jvm.scala.collection.immutable.ArraySeq
-            text: str = sequence.unsafeWrapArray(paths).mkString("\n")
+            text: str = self._sequence.unsafeWrapArray(paths).mkString("\n")
         found = map(pattern.fullmatch, text.splitlines())
         return {int(match[1]) for match in found if match is not None}
 
@@ -244,9 +247,7 @@ class Checkpoint:
                 return None
             stream = self._files.open(path)
             try:
-                text: str = self._jvm.org.apache.commons.io.IOUtils.toString(
-                    stream, "UTF-8"
-                )
+                text: str = self._io_utils.toString(stream, "UTF-8")
             finally:
                 stream.close()
         return text

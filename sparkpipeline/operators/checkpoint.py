@@ -23,6 +23,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from nameservice import ConfigurationError, get_logger
 from rescaling import OperatorCheckpointError
 from sparkpipeline.checkpoint_files import checkpoint_file_manager
+from sparkpipeline.java_classes import java_class
 from sparkpipeline.operators.manifest import (
     OperatorManifest,
     decode_manifest,
@@ -57,8 +58,8 @@ class OperatorCheckpoint:
     def __init__(self, session: SparkSession, location: str) -> None:
         jvm: Any = session.sparkContext._jvm  # noqa: SLF001 (there is no other way to it)
         java_session: Any = session._jsparkSession  # noqa: SLF001 (as above)
-        self._jvm = jvm
-        spark_root = jvm.org.apache.hadoop.fs.Path(location)
+        self._path = java_class(jvm, "org.apache.hadoop.fs.Path")
+        spark_root = self._path(location)
         self._offsets = self._path(spark_root, "offsets")
         self._root = self._path(spark_root, _DIRECTORY)
         self._manifests = self._path(self._root, "manifests")
@@ -189,9 +190,6 @@ class OperatorCheckpoint:
         except Py4JJavaError as error:
             raise self._failed(directory, error) from error
         return sorted(int(name) for name in names if re.fullmatch(r"\d+", name))
-
-    def _path(self, parent: Any, name: str) -> Any:
-        return self._jvm.org.apache.hadoop.fs.Path(parent, name)
 
     def _failed(self, path: Any, error: Py4JJavaError) -> OperatorCheckpointError:
         return OperatorCheckpointError(

@@ -9,6 +9,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 
 from nameservice import ConfigurationError
 from sparkpipeline.checkpoint_files import checkpoint_file_manager
+from sparkpipeline.java_classes import java_class
 from sparkpipeline.standby.queries import active_queries, session_of
 
 
@@ -76,7 +77,8 @@ def check_checkpoint(spark: SparkSession, location: str) -> str:
     java_session: Any = spark._jsparkSession  # noqa: SLF001 (as above)
     try:
         hadoop_conf = java_session.sessionState().newHadoopConf()
-        path = jvm.org.apache.hadoop.fs.Path(location)
+        path_class = java_class(jvm, "org.apache.hadoop.fs.Path")
+        path = path_class(location)
         # By the name alone where there is one: its file system may not be installed.
         scheme = path.toUri().getScheme()
         if scheme is None:
@@ -85,12 +87,10 @@ def check_checkpoint(spark: SparkSession, location: str) -> str:
         qualified = str(path.getFileSystem(hadoop_conf).makeQualified(path))
         manager = checkpoint_file_manager(jvm, path, hadoop_conf)
         manager.mkdirs(path)
-        probe = jvm.org.apache.hadoop.fs.Path(
-            path, _PROBE_PREFIX + secrets.token_hex(8)
-        )
+        probe = path_class(path, _PROBE_PREFIX + secrets.token_hex(8))
         manager.mkdirs(probe)
         try:
-            file = jvm.org.apache.hadoop.fs.Path(probe, "file")
+            file = path_class(probe, "file")
             is_refused = _is_second_refused(manager, file)
         finally:
             manager.delete(probe)
