@@ -11,6 +11,7 @@ from haservices import open_ha_services
 from nameservice import NS_PER_SECOND, NameServiceError
 from tests.drills.processes import Contender, Server
 from tests.recording import wait_until
+from tests.tiers import nightly_after
 
 
 if TYPE_CHECKING:
@@ -127,7 +128,9 @@ def restart_server(
 
 @pytest.mark.proves("E2", "E9")
 @pytest.mark.shells
-@pytest.mark.parametrize("is_durable", [True, False], ids=["data", "no-data"])
+@pytest.mark.parametrize(
+    "is_durable", nightly_after(1, [True, False]), ids=["data", "no-data"]
+)
 def test_restarted_server_finds_everybody_in_place(
     tmp_path: Path, report: Report, *, is_durable: bool
 ) -> None:
@@ -137,7 +140,9 @@ def test_restarted_server_finds_everybody_in_place(
 
 @pytest.mark.proves("E2", "E9")
 @pytest.mark.drill
-@pytest.mark.parametrize("is_durable", [True, False], ids=["data", "no-data"])
+@pytest.mark.parametrize(
+    "is_durable", nightly_after(1, [True, False]), ids=["data", "no-data"]
+)
 def test_server_restarted_five_times_finds_everybody_in_place(
     tmp_path: Path, report: Report, *, is_durable: bool
 ) -> None:

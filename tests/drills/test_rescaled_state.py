@@ -196,6 +196,7 @@ def test_spark_job_is_rescaled_while_it_runs(tmp_path: Path, report: Report) -> 
 
 @pytest.mark.proves("S4")
 @pytest.mark.shells
+@pytest.mark.nightly
 def test_death_of_a_copy_fails_nobody(tmp_path: Path, report: Report) -> None:
     """S4: with two copies no read fails; the second copy is restored by itself."""
     kill_copies(tmp_path, report, rounds=1, seed=5)

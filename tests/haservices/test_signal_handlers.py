@@ -91,7 +91,9 @@ def has_no_session(ensemble: ZooKeeperServer) -> bool:
     return "zk_global_sessions\t0\n" in ensemble.ask("mntr")
 
 
-@pytest.fixture(scope="module", params=["leaderserver", "embedded", "zookeeper"])
+@pytest.fixture(
+    scope="module", params=nightly_after(2, ["leaderserver", "embedded", "zookeeper"])
+)
 def names(request: pytest.FixtureRequest) -> Iterator[Names]:
     """Return a name service of each kind."""
     if request.param == "embedded":

@@ -226,6 +226,7 @@ class TestRescale:
         assert (last["job"], last["is_done"]) == ("flights", True)
 
     @pytest.mark.proves("S4")
+    @pytest.mark.nightly
     def test_replicas(self, ask: Ask, cluster: Cluster) -> None:
         """S4: two copies of each key group; one of them is asked, evenly."""
         with Writing(cluster.config) as writing, Reading(cluster.config) as reading:
@@ -242,6 +243,7 @@ class TestRescale:
             reading.check(batch_id=writing.batch_id)
 
     @pytest.mark.proves("O6")
+    @pytest.mark.nightly
     def test_who_is_waited_for_is_said(self, ask: Ask, cluster: Cluster) -> None:
         """
         O6: a node that is away has rows that are to be copied.
@@ -372,6 +374,7 @@ class TestDrain:
             reading.check(batch_id=writing.batch_id)
 
     @pytest.mark.proves("O6")
+    @pytest.mark.nightly
     def test_it_can_be_undone(self, ask: Ask, cluster: Cluster) -> None:
         """O6: it takes part again."""
         Publisher(cluster.config, "flights", {"state": NUMBERS}).write({"state": []})
@@ -395,6 +398,7 @@ class TestDrain:
         assert "the move goes on" in result.err
 
     @pytest.mark.proves("O6")
+    @pytest.mark.nightly
     def test_control_c_ends_the_waiting_and_not_the_move(
         self, ask: Ask, cluster: Cluster
     ) -> None:

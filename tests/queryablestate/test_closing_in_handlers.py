@@ -86,7 +86,7 @@ OPERATIONS_ACTIONS: Final[dict[str, Callable[[StateOperations], Any]]] = {
 
 
 @pytest.mark.parametrize("first", nightly_after(1, range(LINE_STEP)))
-@pytest.mark.parametrize("name", CLIENT_ACTIONS)
+@pytest.mark.parametrize("name", nightly_after(2, ["get", "close", "first", "scan"]))
 def test_a_client_is_closed_amid_what_its_thread_does(
     url: str, name: str, first: int
 ) -> None:

@@ -357,6 +357,7 @@ class TestFaults:
             assert client.get(*STATE, "N007") == {"delay": 6}
 
     @pytest.mark.proves("B3")
+    @pytest.mark.nightly
     def test_a_query_of_a_thousand_states_commits(
         self, config: HAConfig, ha: HAServices
     ) -> None:

@@ -8,6 +8,8 @@ from typing import Final
 
 import pytest
 
+from tests.tiers import nightly_after
+
 
 pytestmark = pytest.mark.shells
 
@@ -56,7 +58,7 @@ CLOSED_FIRST: Final = {
 
 
 @pytest.mark.parametrize("dropped", DROPPED)
-@pytest.mark.parametrize("closed_first", CLOSED_FIRST)
+@pytest.mark.parametrize("closed_first", nightly_after(1, CLOSED_FIRST))
 def test_what_is_dropped_hangs_nothing(dropped: str, closed_first: str) -> None:
     """Collected at any time, by any thread, after anything else; and at the end."""
     program = "\n".join(

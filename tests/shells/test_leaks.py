@@ -69,7 +69,7 @@ def round_count(request: pytest.FixtureRequest) -> int:
     return count if request.param == "at night" else count // 10
 
 
-@pytest.fixture(params=list(ROUND_COUNTS))
+@pytest.fixture(params=nightly_after(2, ROUND_COUNTS))
 def harness(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Harness]:
     """A cluster on a name service of the test's own."""
     backend = BACKENDS[request.param](tmp_path)

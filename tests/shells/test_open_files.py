@@ -23,6 +23,7 @@ from queryablestate.sql.config import SQLConfig
 from queryablestate.sql.server import SQLServer
 from tests.exhausted_descriptors import no_more_descriptors
 from tests.leaks import assert_closed, process_figures, settled
+from tests.tiers import nightly_after
 
 
 pytestmark = pytest.mark.shells
@@ -55,7 +56,7 @@ def ha() -> Iterator[HAServices]:
 
 
 @pytest.mark.proves("N3")
-@pytest.mark.parametrize("role", sorted(OPENED))
+@pytest.mark.parametrize("role", nightly_after(3, sorted(OPENED)))
 def test_what_has_too_few_says_so_and_leaves_nothing(
     role: str, ha: HAServices, tmp_path: Path
 ) -> None:

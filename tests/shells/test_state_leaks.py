@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from tests.drills.state_rounds import ROUNDS, Stage, growth_by_rounds
+from tests.tiers import nightly_after
 
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.shells
 
 ROUND_COUNT: Final = 8
+BY_DAY: Final = ("client", "cluster", "writer")
 WARM_UP_COUNT: Final = 3
 
 # A heap that finds its size takes some of it; see the drill for less.
@@ -35,7 +37,10 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         yield opened
 
 
-@pytest.mark.parametrize("name", list(ROUNDS))
+@pytest.mark.parametrize(
+    "name",
+    nightly_after(len(BY_DAY), sorted(ROUNDS, key=lambda name: name not in BY_DAY)),
+)
 def test_rounds_leave_nothing_behind(stage: Stage, name: str) -> None:
     """What was there before is all that is there afterwards."""
     growth_size_bytes = growth_by_rounds(

@@ -12,6 +12,7 @@ from haservices import HAConfig, open_ha_services
 from haservices.testing import ZooKeeperEnsemble
 from nameservice import SystemClock, seconds_to_ns
 from tests.recording import ConfirmingContender, wait_until
+from tests.tiers import nightly_after
 
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def resources() -> Iterator[contextlib.ExitStack]:
         yield stack
 
 
-@pytest.mark.parametrize("role", ["follower", "leader"])
+@pytest.mark.parametrize("role", nightly_after(1, ["leader", "follower"]))
 def test_the_holder_on_the_wrong_side_stops_believing_first(
     resources: contextlib.ExitStack, role: str
 ) -> None:

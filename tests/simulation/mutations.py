@@ -345,7 +345,7 @@ MUTATIONS: Final = (
         module="leaderserver.server.service",
         before="client.batch_count and isinstance(message.body, Ordered)",
         after="client.batch_count < 0",
-        seed=223,
+        seed=293,
     ),
     Mutation(
         name="decided-early",

@@ -13,7 +13,7 @@ from tests.tiers import nightly_after, nightly_repeats
 
 
 ROOT = Path(__file__).parent.parent.parent
-SEEDS_PER_TEST = 50
+SEEDS_PER_TEST = 25
 
 
 @pytest.mark.proves(

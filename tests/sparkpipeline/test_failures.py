@@ -148,6 +148,7 @@ def published(frame: DataFrame, cluster: StateCluster, job_id: str) -> DataStrea
 @pytest.mark.shells
 class TestQueries:
     @pytest.mark.proves("W5")
+    @pytest.mark.nightly
     def test_a_second_start_without_a_checkpoint_names_the_cause(
         self, cluster: StateCluster, feed: Feed, job_id: str
     ) -> None:

@@ -14,7 +14,7 @@ from tests.zookeeper_simulation.runs import Outcome, run_seed
 
 
 ROOT = Path(__file__).parent.parent.parent
-SEEDS_PER_TEST = 20
+SEEDS_PER_TEST = 10
 
 
 @pytest.mark.proves("E4")

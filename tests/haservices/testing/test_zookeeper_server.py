@@ -296,6 +296,7 @@ class TestEnsemble:
             end(writer)
             end(reader)
 
+    @pytest.mark.nightly
     def test_a_follower_that_is_cut_off_still_serves_its_clients_reads(
         self, ensemble: ZooKeeperEnsemble
     ) -> None:
@@ -314,6 +315,7 @@ class TestEnsemble:
         finally:
             end(client)
 
+    @pytest.mark.nightly
     def test_the_others_replace_a_leader_that_is_cut_off(
         self, ensemble: ZooKeeperEnsemble
     ) -> None:
@@ -330,6 +332,7 @@ class TestEnsemble:
         ensemble.members[cut_off].wait_until_serving()
         assert ensemble.mode(cut_off) == "follower"
 
+    @pytest.mark.nightly
     def test_it_outlives_the_death_of_one_member(
         self, ensemble: ZooKeeperEnsemble
     ) -> None:

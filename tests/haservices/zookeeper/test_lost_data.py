@@ -86,6 +86,7 @@ class TestLostData:
             again.start(successor)
             successor.wait_for_confirm()
 
+    @pytest.mark.nightly
     def test_it_is_looked_for_again_where_that_failed_once(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -112,6 +113,7 @@ class TestLostData:
         assert isinstance(error, RemoteProtocolError)
         assert error.reason == "data-lost"
 
+    @pytest.mark.nightly
     def test_a_late_answer_tells_nothing_of_what_came_after_it(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -13,7 +13,7 @@ from tests.tiers import nightly_after
 
 
 @pytest.mark.parametrize(
-    "mutation", nightly_after(6, CORE_MUTATIONS), ids=lambda mutation: mutation.name
+    "mutation", nightly_after(2, CORE_MUTATIONS), ids=lambda mutation: mutation.name
 )
 def test_what_is_broken_on_purpose_is_found(mutation: Mutation) -> None:
     """A test that cannot fail proves nothing: these find each of the faults."""

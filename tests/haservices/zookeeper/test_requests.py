@@ -36,6 +36,7 @@ from haservices.zookeeper.requests import (
 )
 from nameservice import ConfigurationError, LocalProtocolError
 from tests.recording import ConfirmingContender
+from tests.tiers import nightly_after
 
 
 JOB: Final = "flights"
@@ -182,7 +183,7 @@ class TestLimits:
             found = leader.store.get(LONGEST)
             assert found == VersionedValue(value=value, version=1)
 
-    @pytest.mark.parametrize("excess", [-1, 0, 1])
+    @pytest.mark.parametrize("excess", nightly_after(2, [0, 1, -1]))
     def test_values_beside_their_paths(
         self, leader: Leader, zookeeper_client: KazooClient, excess: int
     ) -> None:
@@ -203,7 +204,7 @@ class TestLimits:
         assert is_bundled == (excess > 0)
         leader.check_that_it_still_leads()
 
-    @pytest.mark.parametrize("excess", [-1, 0])
+    @pytest.mark.parametrize("excess", nightly_after(1, [0, -1]))
     def test_paths_up_to_the_largest_request(self, leader: Leader, excess: int) -> None:
         """L3: the paths of a commit are as many as one request takes."""
         puts = leader.puts_of(REQUEST_SIZE_BYTES_MAX + excess)

@@ -30,6 +30,7 @@ from tests.faults.disk import FaultyDisk
 from tests.faults.server import ServerOnFaultyDisk
 from tests.leaderserver.scripted_client import ScriptedClient
 from tests.recording import wait_until
+from tests.tiers import nightly_after
 
 
 pytestmark = pytest.mark.shells
@@ -282,7 +283,7 @@ def start(disk: FaultyDisk) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("call", ["rename", "sync", "write", "size"])
+@pytest.mark.parametrize("call", nightly_after(1, ["rename", "sync", "write", "size"]))
 def test_a_first_start_that_fails_can_be_repeated(tmp_path: Path, call: str) -> None:
     """Whichever call fails, it says so, and the directory is usable afterwards."""
     failed_count = 0

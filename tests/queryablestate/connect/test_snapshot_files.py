@@ -31,6 +31,7 @@ from queryablestate.wire.snapshot_manifest import (
     files_with,
 )
 from tests.faults.disk import FaultyDisk
+from tests.tiers import nightly_after
 
 
 SNAPSHOT_ID = "0123456789abcdef" * 2
@@ -536,7 +537,7 @@ class TestDurability:
 
     # A file and the directories that lead to it, the manifest twice.
     @pytest.mark.proves("S5")
-    @pytest.mark.parametrize("good_count", [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10])
+    @pytest.mark.parametrize("good_count", nightly_after(2, range(11)))
     def test_what_cannot_be_synced_is_no_snapshot(
         self, tmp_path: Path, good_count: int
     ) -> None:
@@ -545,7 +546,7 @@ class TestDurability:
         assert not (place / DATA / "0.arrow").exists() or good_count >= 6
 
     @pytest.mark.proves("S5")
-    @pytest.mark.parametrize("good_count", [5, 9, 10, 14])
+    @pytest.mark.parametrize("good_count", nightly_after(1, [5, 9, 10, 14]))
     def test_what_is_refused_leaves_no_manifest_without_files(
         self, tmp_path: Path, good_count: int
     ) -> None:

@@ -40,6 +40,7 @@ from tests.lodestar.publishing import Publisher
 from tests.queryablestate.proxy_peers import ScriptedPeer, is_refused
 from tests.queryablestate.proxy_stage import JOB, SCHEMA, STATE
 from tests.recording import wait_until
+from tests.tiers import nightly_after
 
 
 pytestmark = pytest.mark.shells
@@ -67,7 +68,7 @@ def _open(
     return Harness(backends[name], f"proxies-{next(_numbers)}")
 
 
-@pytest.fixture(params=["embedded", "leaderserver", "zookeeper"])
+@pytest.fixture(params=nightly_after(2, ["embedded", "leaderserver", "zookeeper"]))
 def harness(
     request: pytest.FixtureRequest,
     backends: dict[str, Backend],
@@ -78,7 +79,7 @@ def harness(
         yield opened
 
 
-@pytest.fixture(params=["leaderserver", "zookeeper"])
+@pytest.fixture(params=nightly_after(1, ["leaderserver", "zookeeper"]))
 def remote(
     request: pytest.FixtureRequest,
     backends: dict[str, Backend],

@@ -73,6 +73,7 @@ from tests.queryablestate.sql.protocol.test_conversation import (
     startup,
 )
 from tests.recording import WAIT_SECONDS, wait_until
+from tests.tiers import nightly_after
 
 
 psycopg: Any = pytest.importorskip("psycopg")
@@ -269,6 +270,7 @@ class TestTLS:
                 "SELECT flights FROM delays WHERE carrier = 'B6'"
             ).fetchall() == [(1,)]
 
+    @pytest.mark.nightly
     def test_what_is_sent_before_tls_is_not_believed(self, served: Served) -> None:
         """Another could have put it there."""
         with SQLServer(served.ha, self.config(worker_count=1)) as server:
@@ -366,12 +368,15 @@ class TestLimits:
 
     @pytest.mark.parametrize(
         "statement",
-        [
-            "SELECT repeat('x', 30000000) FROM generate_series(1, 6)",
-            "SELECT length(repeat('x', 300000000))",
-            "SELECT repeat('x', 200000) FROM generate_series(1, 2000)",
-            "SELECT string_split(repeat('x,', 8000000), ',')",
-        ],
+        nightly_after(
+            1,
+            [
+                "SELECT length(repeat('x', 300000000))",
+                "SELECT repeat('x', 30000000) FROM generate_series(1, 6)",
+                "SELECT repeat('x', 200000) FROM generate_series(1, 2000)",
+                "SELECT string_split(repeat('x,', 8000000), ',')",
+            ],
+        ),
     )
     def test_what_the_engine_does_not_count_is_bounded(
         self, served: Served, statement: str
@@ -428,6 +433,7 @@ class TestLimits:
             (text,) = connection.execute("SELECT repeat('x', 4000000)").fetchone()
             assert len(text) == 4_000_000
 
+    @pytest.mark.nightly
     def test_large_rows_come_one_after_the_other(self, served: Served) -> None:
         """The server held 64 of them in one piece, however large they were."""
 
@@ -460,6 +466,7 @@ class TestLimits:
         assert sum(found) > 70 * 100_000
         assert max(found) <= 256 * 1024
 
+    @pytest.mark.nightly
     def test_the_least_limit_is_enough_for_small_statements(
         self, served: Served
     ) -> None:
@@ -571,12 +578,15 @@ class TestLimits:
 
     @pytest.mark.parametrize(
         "question",
-        [
-            message(b"Q", b"SELECT count(*) FROM numbers\0"),
-            message(b"P", b"\0SELECT count(*) FROM numbers\0\0\0")
-            + message(b"D", b"S\0")
-            + message(b"S"),
-        ],
+        nightly_after(
+            1,
+            [
+                message(b"Q", b"SELECT count(*) FROM numbers\0"),
+                message(b"P", b"\0SELECT count(*) FROM numbers\0\0\0")
+                + message(b"D", b"S\0")
+                + message(b"S"),
+            ],
+        ),
         ids=["query", "description"],
     )
     def test_a_session_does_not_wait_for_its_own_portal(
@@ -637,7 +647,7 @@ class TestLimits:
             tool.sendall(message(b"E", b"other\0\0\0\0\5"))
             wait_until(lambda: running() == 0)
 
-    @pytest.mark.parametrize("is_described", [False, True])
+    @pytest.mark.parametrize("is_described", nightly_after(1, [False, True]))
     def test_a_portal_that_is_left_gives_its_place_back(
         self, served: Served, is_described: bool
     ) -> None:
@@ -677,6 +687,7 @@ class TestLimits:
                 assert b"57014" in answer
             assert server.observe().figures["workers_restarted_total"] == 0
 
+    @pytest.mark.nightly
     def test_an_impatient_tool_has_no_more_workers(self, served: Served) -> None:
         """
         It cancels again while the worker of its statement is being stopped.
@@ -703,6 +714,7 @@ class TestLimits:
 
         assert asyncio.run(worker_count()) == 1
 
+    @pytest.mark.nightly
     def test_no_worker_is_started_for_one_that_ends_with_the_server(
         self, served: Served
     ) -> None:
@@ -788,6 +800,7 @@ class TestLimits:
 
         assert asyncio.run(refusals()) == ["57P01", "53000"]
 
+    @pytest.mark.nightly
     def test_a_worker_that_says_what_cannot_be_read_is_ended_and_counted(
         self, served: Served
     ) -> None:
@@ -845,6 +858,7 @@ class TestLimits:
             assert figures["connections_refused_total"] == 1
 
     @pytest.mark.proves("B2", "F6")
+    @pytest.mark.nightly
     def test_who_does_not_log_in_takes_no_session(self, served: Served) -> None:
         """
         B2: strangers connect, and say nothing, or not who they are.
@@ -880,6 +894,7 @@ class TestLimits:
                     connect(server)
 
     @pytest.mark.proves("B2", "F6")
+    @pytest.mark.nightly
     def test_there_are_no_more_sessions_than_files(
         self, served: Served, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -897,6 +912,7 @@ class TestLimits:
         assert (limited["connections_max"], "ulimit" in limited["reason"]) == (1, True)
 
     @pytest.mark.proves("B2", "F6")
+    @pytest.mark.nightly
     def test_who_logs_in_at_once_finds_as_many_places(
         self, served: Served, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -1005,6 +1021,7 @@ class TestLimits:
                 assert re.search("nested too deeply|depth", str(refusal))
         assert not [one for one in logs if one["event"] == "statement.failed"]
 
+    @pytest.mark.nightly
     def test_what_is_known_of_statements_is_bounded(self) -> None:
         """
         By its size: a long one takes some hundred times its text.
@@ -1027,6 +1044,7 @@ class TestLimits:
                 tracemalloc.stop()
         assert kept_bytes < 24 * 1024 * 1024
 
+    @pytest.mark.nightly
     def test_others_go_on_while_a_long_statement_is_parsed(self) -> None:
         """F6: one of 64 KiB takes tenths of a second, and not of every session."""
         text = f"SELECT {', '.join(['a'] * 20_000)} FROM delays"
@@ -1077,6 +1095,7 @@ class TestLimits:
             with pytest.raises(psycopg.errors.DatetimeFieldOverflow):
                 cursor.execute(f"SELECT {value}").fetchall()
 
+    @pytest.mark.nightly
     def test_slow_beginners_are_ended(self, served: Served) -> None:
         """Who says one byte and no more holds nothing for long."""
         config = SQLConfig(
@@ -1088,6 +1107,7 @@ class TestLimits:
                 slow.sendall(b"\0")
                 assert slow.recv(100) == b""
 
+    @pytest.mark.nightly
     def test_answers_to_a_pipeline_are_sent_as_they_come(self, served: Served) -> None:
         """
         64 KiB of questions for columns were answered at once, with gigabytes.
@@ -1130,6 +1150,7 @@ class TestLimits:
                         "SELECT flights FROM delays WHERE carrier = 'AA'"
                     ).fetchone() == (0,)
 
+    @pytest.mark.nightly
     def test_who_says_good_bye_and_does_not_read_is_ended(self, served: Served) -> None:
         """
         What waits for such a tool is given up after the time of a statement.
@@ -1319,6 +1340,7 @@ class TestLife:
         with pytest.raises(LocalProtocolError):
             server.observe()
 
+    @pytest.mark.nightly
     def test_it_ends_with_a_word_while_a_worker_is_given_back(
         self, served: Served
     ) -> None:
@@ -1354,6 +1376,7 @@ class TestLife:
                 assert b"57P01" in answer
             closing.join()
 
+    @pytest.mark.nightly
     def test_it_ends_without_a_tool_that_comes_too_late(self, served: Served) -> None:
         """
         A connection that was just made when it was closed ends, too.
@@ -1410,6 +1433,7 @@ class TestLife:
                     while tool.recv(65_536):
                         pass
 
+    @pytest.mark.nightly
     def test_it_ends_without_a_tool_that_has_said_good_bye(
         self, served: Served, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -1447,6 +1471,7 @@ class TestLife:
         with pytest.raises(ConfigurationError, match="cannot be used"):
             SQLServer(served.ha, SQLConfig(bind=served.server.address)).start()
 
+    @pytest.mark.nightly
     def test_one_that_cannot_look_for_proxies_has_not_started(
         self, served: Served
     ) -> None:

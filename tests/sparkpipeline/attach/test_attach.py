@@ -219,6 +219,7 @@ class TestWithoutFeed:
     @pytest.mark.parametrize(
         ("in_rocksdb", "mode"), [(True, "snapshot"), (False, "feed")]
     )
+    @pytest.mark.nightly
     def test_other_stores(
         self,
         cluster: StateCluster,
@@ -245,6 +246,7 @@ class TestWithoutFeed:
             assert status.snapshot_reason == "no-feed"
         assert_as_spark(cluster, query, job_id, 1)
 
+    @pytest.mark.nightly
     def test_past_retention_and_across_a_repartition(
         self,
         cluster: StateCluster,
@@ -300,6 +302,7 @@ class TestWithoutFeed:
             assert attached.status().snapshot_reason == "feed-failed"
         assert_as_spark(cluster, query, job_id, 1)
 
+    @pytest.mark.nightly
     def test_another_format_of_checkpoints(
         self, cluster: StateCluster, feed: Feed, query: Attached, job_id: str
     ) -> None:
@@ -383,6 +386,7 @@ class TestVariables:
         }
 
     @pytest.mark.proves("W5")
+    @pytest.mark.nightly
     def test_a_query_that_comes_back_with_more_columns(
         self, cluster: StateCluster, feed: Feed, query: Attached, job_id: str
     ) -> None:
@@ -456,6 +460,7 @@ class TestOwners:
         assert cluster.client.describe(job_id, "totals").generation == 3
 
     @pytest.mark.proves("W4")
+    @pytest.mark.nightly
     def test_a_checkpoint_that_is_not_the_same_any_more(
         self, cluster: StateCluster, feed: Feed, query: Attached, job_id: str
     ) -> None:

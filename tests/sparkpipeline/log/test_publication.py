@@ -146,6 +146,7 @@ class TestOffsets:
         with pytest.raises(ConfigurationError, match="1 to 255"):
             log.attach(state_name="x" * 255)
 
+    @pytest.mark.nightly
     def test_another_query_takes_a_name_only_if_it_says_so(
         self, log: PublishedLog, tmp_path: Path
     ) -> None:

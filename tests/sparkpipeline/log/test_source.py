@@ -198,6 +198,7 @@ class TestFaults:
         assert log.read_once() == log.written
 
     @pytest.mark.proves("O4")
+    @pytest.mark.nightly
     def test_a_partition_that_is_not_what_it_was_stops_the_query(
         self, log: Log
     ) -> None:
@@ -217,6 +218,7 @@ class TestFaults:
         assert log.read_once() == log.written
 
     @pytest.mark.proves("O4")
+    @pytest.mark.nightly
     def test_a_new_file_of_a_forgotten_name_is_read_from_its_beginning(
         self, log: Log
     ) -> None:

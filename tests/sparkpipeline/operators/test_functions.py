@@ -37,6 +37,7 @@ from sparkpipeline.operators.manifest import (
 )
 from tests.sparkpipeline.operator_app import Remember
 from tests.sparkpipeline.state_cluster import Feed, run_to_end
+from tests.tiers import nightly_after
 
 
 pytestmark = [pytest.mark.spark, pytest.mark.shells]
@@ -256,6 +257,7 @@ class TestExactlyOnce:
         assert run.manifest(1).parallelism == 4
         assert run.seen(1) == run.delivered_once() == run.added
 
+    @pytest.mark.nightly
     def test_who_is_second_uses_what_the_first_has_published(self, run: Run) -> None:
         """O3: two drivers run one batch; there is one manifest, and both keep to it."""
         run.add(4, 3)
@@ -344,6 +346,7 @@ class TestLimits:
         run.run(2)
         assert run.seen(1) == run.delivered_once() == run.added
 
+    @pytest.mark.nightly
     def test_union_state_is_counted_for_all_subtasks_together(self, run: Run) -> None:
         """O2: each is within its limit, and one could not take over all."""
         run.add(1)
@@ -354,6 +357,7 @@ class TestLimits:
 
 @pytest.mark.proves("O3")
 class TestCheckpoints:
+    @pytest.mark.nightly
     def test_state_that_is_lost_is_not_passed_over(self, run: Run) -> None:
         """O3: missing, damaged, older or newer than Spark's part: an error."""
         run.add(2, 2)
@@ -386,8 +390,8 @@ class TestCheckpoints:
         run.run(2, on_missing_state="begin")
         assert run.seen(3) == run.added[-3:]
 
-    @pytest.mark.parametrize("is_repeated", [False, True])
-    @pytest.mark.parametrize("damage", ["gone", "cut"])
+    @pytest.mark.parametrize("is_repeated", nightly_after(1, [False, True]))
+    @pytest.mark.parametrize("damage", nightly_after(1, ["gone", "cut"]))
     def test_files_that_are_lost_are_told_with_what_to_do(
         self, run: Run, damage: str, *, is_repeated: bool
     ) -> None:
@@ -407,6 +411,7 @@ class TestCheckpoints:
         with pytest.raises(OperatorCheckpointError, match="from a copy of the check"):
             run.run(2)
 
+    @pytest.mark.nightly
     def test_a_batch_of_other_rows_is_not_taken_for_what_was_published(
         self, run: Run
     ) -> None:
@@ -427,7 +432,7 @@ class TestCheckpoints:
         assert run.delivered == [(1, run.added[2:])]
         assert run.seen(1) == run.added
 
-    @pytest.mark.parametrize("is_repeated", [False, True])
+    @pytest.mark.parametrize("is_repeated", nightly_after(1, [False, True]))
     def test_state_of_another_query_is_not_gone_on_from(
         self, run: Run, spark: SparkSession, tmp_path: Path, *, is_repeated: bool
     ) -> None:
@@ -455,6 +460,7 @@ class TestCheckpoints:
         run.run(2)
         assert run.seen(2) == run.delivered_once() == run.added
 
+    @pytest.mark.nightly
     def test_state_of_other_rows_is_not_gone_on_from(self, run: Run) -> None:
         """O3: Spark's part of a checkpoint was planned anew up to another copy's."""
         run.add(2, 2)
@@ -566,6 +572,7 @@ class TestOutput:
         assert schema.simpleString() == expected.schema.simpleString()
         assert Counter(map(str, rows)) == Counter(map(str, expected.collect()))
 
+    @pytest.mark.nightly
     def test_a_replayed_batch_has_the_columns_that_it_had(self, run: Run) -> None:
         """O3: although the function gives others now."""
         run.add(3, 2)

@@ -197,6 +197,7 @@ class TestAsking:
         ]
 
     @pytest.mark.proves("O3")
+    @pytest.mark.nightly
     def test_a_batch_that_is_run_again_is_published_by_its_manifest(
         self, published: Published
     ) -> None:
@@ -279,6 +280,7 @@ class TestFailures:
         published.run(1)
         assert seen(published.ask("seen")) == [0, 1]
 
+    @pytest.mark.nightly
     def test_a_name_that_another_query_owns_fails_the_first_batch(
         self, published: Published, tmp_path: Path
     ) -> None:

@@ -37,6 +37,7 @@ from sparkpipeline.operators.publication import (
 from sparkpipeline.operators.publisher import OperatorStatePublisher
 from tests.exhausted_threads import no_more_threads
 from tests.recording import WAIT_SECONDS, wait_until
+from tests.tiers import nightly_after
 
 
 pytestmark = pytest.mark.shells
@@ -165,7 +166,7 @@ class TestPublishBatch:
             assert client.operator_state("job", "offsets").items == ()
             assert client.count("job", "operator-state:offsets") == 1
 
-    @pytest.mark.parametrize("part_count", [1, 4])
+    @pytest.mark.parametrize("part_count", nightly_after(1, [4, 1]))
     def test_who_asks_while_batches_are_published_sees_one_of_them(
         self, config: HAConfig, part_count: int
     ) -> None:

@@ -50,6 +50,7 @@ def test_a_jvm_of_which_python_is_silent_ends(gateway: JavaGateway) -> None:
     assert exit_code(gateway) == HALT_EXIT_CODE
 
 
+@pytest.mark.nightly
 def test_one_that_wakes_after_python_ends_all_the_same(gateway: JavaGateway) -> None:
     """H3: Python takes no deadline back that had passed."""
     fuse = JVMFuse(gateway, SECONDS)

@@ -99,6 +99,7 @@ class TestTakeover:
         assert len(set(epochs)) == 4
 
     @pytest.mark.proves("H3")
+    @pytest.mark.nightly
     def test_a_driver_that_meets_another_contends_again_and_fails_the_third_time(
         self, config: HAConfig, tmp_path: Path
     ) -> None:

@@ -174,6 +174,7 @@ class TestBatchJobs:
             save(empty.selectExpr("id", "id as n"), cluster, **names)
             assert cluster.rows(job_id, "rows") == {}
 
+    @pytest.mark.nightly
     def test_lists_and_maps(
         self, cluster: StateCluster, spark: SparkSession, job_id: str
     ) -> None:
@@ -273,6 +274,7 @@ class TestStreams:
         assert (description.batch_id, description.owner) == (1, query.id)
 
     @pytest.mark.proves("W6")
+    @pytest.mark.nightly
     def test_complete_mode(
         self, cluster: StateCluster, feed: Feed, job_id: str, tmp_path: Path
     ) -> None:
@@ -296,6 +298,7 @@ class TestStreams:
         assert cluster.batch_id(job_id, "small") == 2
 
     @pytest.mark.proves("W5")
+    @pytest.mark.nightly
     def test_the_sinks_agree_on_key_groups(
         self, cluster: StateCluster, feed: Feed, job_id: str, tmp_path: Path
     ) -> None:
@@ -328,6 +331,7 @@ class TestStreams:
         assert cluster.client.describe(job_id, "both").generation == 2
 
     @pytest.mark.proves("W5")
+    @pytest.mark.nightly
     def test_another_query_is_refused(
         self, cluster: StateCluster, feed: Feed, job_id: str, tmp_path: Path
     ) -> None:
@@ -412,6 +416,7 @@ class TestMistakes:
         with pytest.raises(PySparkException, match="the option state_name is missing"):
             load(spark, cluster, job_id=job_id)
 
+    @pytest.mark.nightly
     def test_a_schema_of_ones_own_must_fit(
         self, cluster: StateCluster, spark: SparkSession, job_id: str
     ) -> None:

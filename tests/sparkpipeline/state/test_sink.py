@@ -97,6 +97,7 @@ class TestValues:
         assert (entry.value, entry.batch_id, entry.generation) == ({"total": 11}, 1, 1)
 
     @pytest.mark.proves("W6")
+    @pytest.mark.nightly
     def test_complete_mode_replaces_everything(
         self, cluster: StateCluster, feed: Feed, job_id: str, tmp_path: Path
     ) -> None:
@@ -409,6 +410,7 @@ class TestMistakes:
         assert cluster.batch_id(job_id, "large") is None
 
     @pytest.mark.proves("B3")
+    @pytest.mark.nightly
     def test_more_tasks_than_a_commit_can_name_are_told(
         self, cluster: StateCluster, feed: Feed, job_id: str, tmp_path: Path
     ) -> None:

@@ -159,6 +159,7 @@ class TestTasks:
         assert set(counts) == {120}
 
     @pytest.mark.proves("W3", "W4")
+    @pytest.mark.nightly
     def test_a_batch_whose_tasks_keep_failing_is_run_again_after_a_restart(
         self,
         cluster: StateCluster,
@@ -214,6 +215,7 @@ class TestCheckpoints:
         assert logged(cluster, job_id) == [1, 2, 3]
 
     @pytest.mark.proves("W4")
+    @pytest.mark.nightly
     def test_an_older_checkpoint_is_told(
         self,
         cluster: StateCluster,
@@ -235,6 +237,7 @@ class TestCheckpoints:
         assert logged(cluster, job_id) == [1, 2, 3]
 
     @pytest.mark.proves("W5")
+    @pytest.mark.nightly
     def test_a_new_checkpoint_is_another_query(
         self,
         cluster: StateCluster,
@@ -266,6 +269,7 @@ class TestCheckpoints:
         assert logged(cluster, job_id) == [2, 3]
 
     @pytest.mark.proves("W4")
+    @pytest.mark.nightly
     def test_an_offline_repartition_is_invisible(
         self, cluster: StateCluster, feed: Feed, job_id: str, tmp_path: Path
     ) -> None:
