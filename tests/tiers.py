@@ -1,9 +1,9 @@
 """
 What runs with every change, and what only at night (`make nightly`).
 
-What goes to the night repeats what other cases prove: more histories, more seeds, other
-backends, other shapes of the same; or it takes seconds of a processor to see what seldom
-breaks by itself.  No rule is proven at night alone (tests/test_rules.py).
+What goes to the night repeats what other cases prove (more histories, more seeds, other
+backends, other shapes of the same), or it takes seconds of a processor to see what
+seldom breaks by itself.  No rule is proven at night alone (tests/test_rules.py).
 """
 
 from __future__ import annotations
