@@ -18,6 +18,7 @@ import pytest
 
 from lodestar import guardian
 from lodestar.guarded_command import GuardedCommand
+from nameservice.interruptible import InterruptibleEvent
 from tests.exhausted_threads import no_more_threads
 
 
@@ -249,14 +250,14 @@ def test_a_command_is_over_though_no_descriptor_was_left_to_see_it(
         ["sleep", "600"], environment=os.environ, on_over=lambda _: over.set()
     )
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    pause = threading.Event.wait
+    pause = InterruptibleEvent.wait
 
-    def note_pause(event: threading.Event, timeout: float | None = None) -> bool:
+    def note_pause(event: InterruptibleEvent, timeout: float | None = None) -> bool:
         if threading.current_thread().name == "command-waiter":
             starved.set()
         return pause(event, timeout)
 
-    monkeypatch.setattr(threading.Event, "wait", note_pause)
+    monkeypatch.setattr(InterruptibleEvent, "wait", note_pause)
     resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
     try:
         command.signal(signal.SIGKILL)

@@ -15,6 +15,7 @@ from tests.zookeeper_simulation.runs import Outcome, run_seed
 
 ROOT = Path(__file__).parent.parent.parent
 SEEDS_PER_TEST = 10
+STORE_SEEDS_PER_TEST = 20
 
 
 @pytest.mark.proves("E4")
@@ -30,14 +31,14 @@ def test_no_two_holders_believe_whatever_happens(first: int) -> None:
 
 
 @pytest.mark.proves("L1", "L2", "L3", "L4")
-@pytest.mark.parametrize("first", nightly_after(2, range(0, 400, SEEDS_PER_TEST)))
+@pytest.mark.parametrize("first", nightly_after(1, range(0, 400, STORE_SEEDS_PER_TEST)))
 def test_a_leader_store_holds_what_was_committed(first: int) -> None:
     """L1 to L4 on ZooKeeper, with cleanups, lost answers and threads side by side."""
     outcome = Outcome()
-    for seed in range(first, first + SEEDS_PER_TEST):
+    for seed in range(first, first + STORE_SEEDS_PER_TEST):
         outcome.add(run_seed(seed, is_of_store=True))
     assert outcome.failures == []
-    assert outcome.counts["commits acknowledged"] > SEEDS_PER_TEST
+    assert outcome.counts["commits acknowledged"] > STORE_SEEDS_PER_TEST
     assert outcome.counts["cleanups"] > 0
     assert outcome.counts["commits in doubt"] > 0
 
