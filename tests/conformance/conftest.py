@@ -23,12 +23,23 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run a test once on each backend that promises what it requires."""
     if "harness" in metafunc.fixturenames:
         names = [
-            pytest.param(name, marks=pytest.mark.shells)
+            name
             for name, backend in BACKENDS.items()
             if takes_part(backend.guarantees, metafunc.function, metafunc.cls)
         ]
         assert names, f"{metafunc.function} runs on no backend at all"
-        metafunc.parametrize("harness", names, indirect=True)
+        metafunc.parametrize(
+            "harness",
+            [pytest.param(name, marks=_marks(name, names)) for name in names],
+            indirect=True,
+        )
+
+
+def _marks(name: str, names: list[str]) -> list[pytest.MarkDecorator]:
+    """Return those of a backend; what holds over plain sockets is for CURVE's night."""
+    if name == "leaderserver-curve" and "leaderserver" in names:
+        return [pytest.mark.shells, pytest.mark.nightly]
+    return [pytest.mark.shells]
 
 
 @pytest.fixture(scope="session")

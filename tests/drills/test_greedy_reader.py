@@ -220,6 +220,7 @@ def _say_durations(
 
 @pytest.mark.proves("C2")
 @pytest.mark.shells
+@pytest.mark.nightly
 def test_a_greedy_reader_is_told_to_wait(
     tmp_path: Path, report: Report, server: Server
 ) -> None:

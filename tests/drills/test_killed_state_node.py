@@ -244,6 +244,7 @@ def wait_until_away(processes: StateProcesses, node_id: str) -> None:
 
 @pytest.mark.proves("W3")
 @pytest.mark.shells
+@pytest.mark.nightly
 def test_batch_waits_for_its_nodes_and_fails_clearly(
     tmp_path: Path, report: Report
 ) -> None:

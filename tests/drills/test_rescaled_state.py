@@ -165,6 +165,7 @@ def check_whole(processes: StateProcesses, driver: Driver) -> None:
 
 @pytest.mark.proves("S1", "S2", "S3")
 @pytest.mark.shells
+@pytest.mark.nightly
 def test_readers_do_not_notice_that_nodes_join_and_leave(
     tmp_path: Path, report: Report
 ) -> None:
