@@ -33,6 +33,7 @@ from pyspark.sql import SparkSession
 
 from haservices import Backend, HAConfig, open_ha_services
 from nameservice import ConfigurationError, LocalProtocolError, NoLeaderError
+from nameservice.uninterrupted import detached
 from queryablestate.writer.connections import close_writer_connections
 
 
@@ -223,17 +224,23 @@ def _check_embedded(config: HAConfig, *, is_task: bool) -> None:
 
 @final
 class _Opened:
-    """What one process has opened; thread-safe."""
+    """What one process has opened; thread-safe, and for signal handlers, too."""
 
     def __init__(self) -> None:
         # Held while a service is opened too: the second to come waits for the
-        # first instead of opening another.
+        # first instead of opening another.  Not taken by the main thread.
         self._lock = threading.Lock()
         self._services: dict[HAConfig, HAServices] = {}
         self._retrievers: dict[tuple[HAConfig, str], LeaderRetriever] = {}
 
     def retriever(self, config: HAConfig, job_id: str) -> LeaderRetriever:
         """Return the started retriever of *job_id*, opened now if need be."""
+        held = self._retrievers.get((config, job_id))
+        if held is not None and _is_open(held):
+            return held
+        return detached(lambda: self._retriever(config, job_id))
+
+    def _retriever(self, config: HAConfig, job_id: str) -> LeaderRetriever:
         with self._lock:
             held = self._retrievers.get((config, job_id))
             if held is not None and _is_open(held):
@@ -248,6 +255,9 @@ class _Opened:
 
     def close(self) -> None:
         """Close all of it; what is asked for later is opened anew."""
+        detached(self._close)
+
+    def _close(self) -> None:
         with self._lock:
             services = tuple(self._services.values())
             self._services.clear()

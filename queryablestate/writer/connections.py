@@ -40,11 +40,12 @@ class WriterConnections:
     """What one process keeps open for writers.  Thread-safe."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # guards what follows
+        self._proxies: dict[tuple[HAConfig, Credentials], ProxyConnection] = {}
+        # Guards what follows; reentrant: a signal handler may close it amid a call.
+        self._lock = threading.RLock()
         self._context: ZMQContext | None = None
         self._links: list[NodeLink] = []
         self._in_use_count = 0
-        self._proxies: dict[tuple[HAConfig, Credentials], ProxyConnection] = {}
 
     def proxy(
         self,
@@ -54,12 +55,12 @@ class WriterConnections:
         first_address: str | None = None,
     ) -> ProxyConnection:
         """Return this process's way to the proxy leader; see `ProxyConnection`."""
-        with self._lock:
-            held = self._proxies.get((config, credentials))
-            if held is None:
-                held = ProxyConnection(config, credentials, first_address=first_address)
-                self._proxies[config, credentials] = held
-            return held
+        held = self._proxies.get((config, credentials))
+        if held is None:
+            # Of two that make one, the first is taken: none opens anything yet.
+            made = ProxyConnection(config, credentials, first_address=first_address)
+            held = self._proxies.setdefault((config, credentials), made)
+        return held
 
     def take_link(self, address: str, key_pair: CurveKeyPair | None) -> NodeLink:
         """
@@ -119,14 +120,15 @@ class WriterConnections:
         """Close what is kept; who asks again opens anew."""
         with self._lock:
             links, self._links = self._links, []
-            proxies, self._proxies = tuple(self._proxies.values()), {}
             context = None
             if not self._in_use_count:  # else a later call, or the end, sees to it
                 context, self._context = self._context, None
         for link in links:
             link.close()
-        for proxy in proxies:
-            proxy.close()
+        for key in list(self._proxies):
+            proxy = self._proxies.pop(key, None)
+            if proxy is not None:
+                proxy.close()
         if context is not None:
             context.term()
 

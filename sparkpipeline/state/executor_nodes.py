@@ -19,7 +19,6 @@ import secrets
 import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, final
 
@@ -215,7 +214,6 @@ class ExecutorNodes:
     def __init__(self, context: SparkContext, nodes: Sequence[RunningNode]) -> None:
         self.nodes = tuple(sorted(nodes, key=lambda node: node.node_id))
         self._context = context
-        self._lock = threading.Lock()
         self._is_stopped = False
 
     @property
@@ -227,13 +225,15 @@ class ExecutorNodes:
         """
         Stop them, and wait until they have ended.  Idempotent.
 
-        They keep their rows.  Needs every slot for a moment if they are on other
-        machines; once the application has stopped, they end by themselves.
+        What a signal handler breaks off can be done again.  They keep their
+        rows.  Needs every slot for a moment if they are on other machines; once the
+        application has stopped, they end by themselves.
         """
-        with self._lock:
-            if self._is_stopped:
-                return
+        if not self._is_stopped:
+            self._stop()
             self._is_stopped = True
+
+    def _stop(self) -> None:
         elsewhere = [node for node in self.nodes if not _is_here(node)]
         _warn_of(_stop_here(self.nodes), "they do not end")
         if not elsewhere or self._context._jsc is None:  # noqa: SLF001 (None once stopped; there is no public way to ask)

@@ -92,9 +92,21 @@ class TestLocalMode:
     """The driver's JVM is the one executor."""
 
     def test_nodes_are_stopped_by_their_handle(
-        self, spark: SparkSession, config: HAConfig, tmp_path: Path
+        self,
+        spark: SparkSession,
+        config: HAConfig,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        """Several per executor; after `stop` none runs, and stopping again is fine."""
+        """
+        Several per executor; after `stop` none runs, and stopping again is fine.
+
+        A `stop` that a Ctrl-C breaks off can be done again.
+        """
+
+        def interrupt(*_: object) -> None:
+            raise KeyboardInterrupt
+
         with start_nodes(
             spark, config, data_dir=tmp_path, nodes_per_executor=2
         ) as nodes:
@@ -103,6 +115,11 @@ class TestLocalMode:
             assert {node.jvm_pid for node in nodes.nodes} == {nodes.nodes[0].jvm_pid}
             for node in nodes.nodes:
                 assert start_time_of(node.pid) != ""
+            with monkeypatch.context() as patch:
+                patch.setattr(executor_nodes, "_signal", interrupt)
+                with pytest.raises(KeyboardInterrupt):
+                    nodes.stop()
+            assert len(read_slots(tmp_path)) == 2
         assert read_slots(tmp_path) == []
         nodes.stop()
 
