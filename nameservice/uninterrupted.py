@@ -108,12 +108,16 @@ def uninterrupted(action: Callable[[], T]) -> T:
         return action()
     errand = Errand(action)
     interruption: BaseException | None = None
-    while True:
+    while not errand.is_over:
+        # Python handles what came meanwhile where a loop goes back, too: a second
+        # signal is handled there, which is why there is a loop within.
         try:
-            if errand.is_over:
-                break
-            errand.begin()
-            errand.over.acquire()
+            while not errand.is_over:
+                try:
+                    errand.begin()
+                    errand.over.acquire()
+                except BaseException as error:  # noqa: BLE001 (raised below)
+                    interruption = error
         except BaseException as error:  # noqa: BLE001 (it is raised below)
             interruption = error
     if interruption is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import linecache
 import signal
 import subprocess
 import sys
@@ -13,10 +14,10 @@ import pytest
 
 from nameservice.uninterrupted import Errand, detached, uninterrupted
 from tests.interrupting import handling
+from tests.recording import wait_until
 
 
 WAIT_SECONDS: Final = 30
-PAUSE_SECONDS: Final = 0.02
 
 
 def tell_main_thread() -> None:
@@ -24,6 +25,13 @@ def tell_main_thread() -> None:
     main = threading.main_thread().ident
     assert main is not None
     signal.pthread_kill(main, signal.SIGUSR1)
+
+
+def main_thread_waits() -> bool:
+    """Return whether it waits, and no handler runs that has yet to raise."""
+    frame = sys._current_frames()[threading.main_thread().ident or 0]
+    line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+    return line.strip() == "errand.over.acquire()"
 
 
 def test_its_result_and_its_error() -> None:
@@ -36,7 +44,6 @@ def test_its_result_and_its_error() -> None:
 def test_interrupted_again_and_again() -> None:
     """It happens once, to the end; what was raised is raised then."""
     handled = threading.Semaphore(0)
-    over = threading.Event()
     done: list[int] = []
 
     def interrupt(*_: object) -> None:
@@ -47,12 +54,39 @@ def test_interrupted_again_and_again() -> None:
         for _ in range(5):
             tell_main_thread()
             assert handled.acquire(timeout=WAIT_SECONDS)
-            over.wait(PAUSE_SECONDS)  # the handler has yet to raise
+            wait_until(main_thread_waits)
         done.append(1)
 
     with handling(signal.SIGUSR1, interrupt), pytest.raises(KeyboardInterrupt):
         uninterrupted(act)
     assert done == [1]
+
+
+def test_interrupted_by_two_at_once() -> None:
+    """Python handles the second where the first was caught: it left what it began."""
+    main = threading.main_thread().ident
+    assert main is not None
+    handled: list[int] = []
+    left = threading.Event()
+    was_left: list[bool] = []
+
+    def interrupt(number: int, _: object) -> None:
+        handled.append(number)
+        raise KeyboardInterrupt
+
+    def act() -> None:
+        for number in (signal.SIGUSR1, signal.SIGUSR2):
+            signal.pthread_kill(main, number)
+        wait_until(lambda: len(handled) == 2)
+        wait_until(lambda: left.is_set() or main_thread_waits())
+        was_left.append(left.is_set())
+
+    with handling(signal.SIGUSR1, interrupt), handling(signal.SIGUSR2, interrupt):
+        with pytest.raises(KeyboardInterrupt):
+            uninterrupted(act)
+        left.set()
+        wait_until(lambda: bool(was_left))
+    assert was_left == [False]
 
 
 def test_on_another_thread_it_is_a_call() -> None:
