@@ -22,6 +22,7 @@ workers, so the child of a process that had opened something begins with nothing
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import threading
 from typing import TYPE_CHECKING, Any, Final, final
@@ -140,8 +141,10 @@ def close_ha_services() -> None:
 
     For programs that outlive their Spark session; it is done at exit anyway.
     """
-    _opened.close()
-    close_writer_connections()
+    try:
+        _opened.close()
+    finally:
+        close_writer_connections()
 
 
 def _from_spark_settings(settings: Mapping[str, str]) -> HAConfig:
@@ -262,8 +265,9 @@ class _Opened:
             services = tuple(self._services.values())
             self._services.clear()
             self._retrievers.clear()
-        for service in services:
-            service.close()
+        with contextlib.ExitStack() as closing:  # all of them, whatever one raises
+            for service in services:
+                closing.callback(service.close)
 
 
 def _is_open(retriever: LeaderRetriever) -> bool:

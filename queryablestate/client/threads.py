@@ -139,7 +139,11 @@ class QueryShell(QueryDriver):
     def _open_files(self) -> None:
         """Open what stays open until it is closed: all of it, or nothing."""
         wake_pipe = WakePipe()
-        self._context = new_context()
+        try:
+            self._context = new_context()
+        except BaseException:
+            del wake_pipe  # or it stays open for as long as the exception is kept
+            raise
         self._wake_pipe = wake_pipe
 
     def run(self, *requests: Request) -> None:
@@ -316,7 +320,8 @@ class QueryShell(QueryDriver):
                     self._waiters.pop(waiter, None)
                     self._turn()
                     self._step(RequestsDropped(requests=requests))
-                    if self._driver is waiter:
+                    # None drives, too, if it was handing over when it was interrupted.
+                    if self._driver is None or self._driver is waiter:
                         self._hand_over()
                     self._is_amid_turn = False
             except BaseException:

@@ -139,7 +139,9 @@ class SQLServer:
         self._is_closed = True
         self._proxies.close()
         if self._thread.ident is not None and self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._stop.set)
+            # One that has just ended by itself has nothing to be told.
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._stop.set)
             self._thread.join()
         elif self._thread.ident is None:
             self._loop.close()

@@ -72,13 +72,26 @@ class WriterConnections:
             ConfigurationError: If no socket can connect there.
             AuthenticationError: If we have keys, and *address* has none.
         """
+        with self._lock:
+            self._in_use_count += 1  # first: what closes meanwhile leaves the context
+        try:
+            return self._taken(address, key_pair)
+        except BaseException:
+            with self._lock:
+                self._in_use_count -= 1
+            raise
+
+    def _taken(self, address: str, key_pair: CurveKeyPair | None) -> NodeLink:
         over: list[NodeLink] = []
         found: NodeLink | None = None
         with self._lock:
             for link in [one for one in self._links if one.address == address]:
                 if link.key_pair != key_pair:
                     continue
-                self._links.remove(link)
+                try:
+                    self._links.remove(link)
+                except ValueError:
+                    continue  # a signal handler has closed it
                 if not link.is_over():
                     found = link
                     break
@@ -86,17 +99,9 @@ class WriterConnections:
             if self._context is None:
                 self._context = new_context()
             context = self._context
-            self._in_use_count += 1
         for link in over:
             link.close()
-        if found is not None:
-            return found
-        try:
-            return NodeLink(context, address, key_pair)
-        except BaseException:
-            with self._lock:
-                self._in_use_count -= 1
-            raise
+        return NodeLink(context, address, key_pair) if found is None else found
 
     def give_back(self, link: NodeLink, *, is_sound: bool) -> None:
         """
@@ -108,13 +113,14 @@ class WriterConnections:
         """
         over = [] if is_sound else [link]
         with self._lock:
-            self._in_use_count -= 1
             if is_sound:
                 self._links.append(link)
                 over = self._links[:-_LINKS_KEPT_COUNT_MAX]
                 del self._links[:-_LINKS_KEPT_COUNT_MAX]
         for one in over:
             one.close()
+        with self._lock:
+            self._in_use_count -= 1
 
     def close(self) -> None:
         """Close what is kept; who asks again opens anew."""

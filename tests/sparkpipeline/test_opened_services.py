@@ -9,7 +9,7 @@ import pytest
 
 from haservices import HAConfig
 from haservices.testing import LeaderServer, ServerConfig
-from sparkpipeline import close_ha_services, get_leader_retriever
+from sparkpipeline import close_ha_services, configuration, get_leader_retriever
 from tests.interrupting import Closed, break_off, close_amid
 from tests.recording import wait_until
 
@@ -55,3 +55,24 @@ def test_a_handler_closes_them(server: LeaderServer, name: str, first: int) -> N
 def test_a_handler_raises(server: LeaderServer, name: str, first: int) -> None:
     """What was being opened is closed with all the rest."""
     break_off(lambda: begin(server, name), places=PLACES, first=first, step=LINE_STEP)
+
+
+def test_all_are_closed_whatever_one_raises(server: LeaderServer) -> None:
+    """The first error is raised once the others are closed."""
+    configs = [
+        HAConfig(url=server.url, cluster_id=f"cluster-{number}") for number in range(3)
+    ]
+    for config in configs:
+        get_leader_retriever("flights", config=config)
+    failing = configuration._opened._services[configs[1]]
+
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(failing, "close", fail)
+        with pytest.raises(ZeroDivisionError):
+            close_ha_services()
+    wait_until(lambda: server.status()["sessions"] == 1)
+    failing.close()
+    wait_until(lambda: not server.status()["sessions"])

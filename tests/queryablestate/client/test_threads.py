@@ -322,6 +322,60 @@ class TestThreads:
             assert other[0].result(WAIT_SECONDS) == row(2)
 
     @pytest.mark.proves("Q3")
+    def test_a_driver_that_is_interrupted_while_it_hands_over(
+        self, proxy: ScriptedProxy, state: ScriptedState, client: QueryableStateClient
+    ) -> None:
+        """
+        Another one drives all the same.
+
+        None did, so those that waited did so for ever, unless another asked something.
+        """
+        client.get(*STATE, "N1")
+        held: list[tuple[bytes, Ask, bytes]] = []
+        came = threading.Semaphore(0)
+
+        def hold(ask: Ask, payload: bytes) -> Reply:
+            held.append((proxy.last_routing_id, ask, payload))
+            came.release()
+            return [b"LDQ"]
+
+        class InterruptedOnce(dict[Any, None]):
+            is_over = False
+
+            def __iter__(self) -> Iterator[Any]:
+                if not self.is_over and client._shell._driver is None and self:
+                    self.is_over = True
+                    raise KeyboardInterrupt
+                return super().__iter__()
+
+        client._shell._waiters = waiters = InterruptedOnce()
+        state.on_ask = hold
+        with ThreadPoolExecutor(1) as pool:
+            other: list[Any] = []
+
+            def follow() -> None:
+                assert came.acquire(timeout=WAIT_SECONDS)  # the main thread drives
+                other.append(pool.submit(client.get, *STATE, "N2"))
+                assert came.acquire(timeout=WAIT_SECONDS)
+                state.on_ask = None
+                routing_id, ask, payload = held[0]
+                answer = state.answer(ask, payload)
+                proxy.call(lambda: proxy.send(routing_id, answer))
+
+            helper = threading.Thread(target=follow)
+            helper.start()
+            try:
+                with pytest.raises(KeyboardInterrupt):
+                    client.get(*STATE, "N3")
+            finally:
+                helper.join()
+            assert waiters.is_over
+            try:
+                assert other[0].result(WAIT_SECONDS / 3) == row(2)
+            finally:
+                client.get(*STATE, "N4")  # it drives for all, if none did
+
+    @pytest.mark.proves("Q3")
     def test_a_driver_that_is_interrupted_twice(
         self,
         proxy: ScriptedProxy,
