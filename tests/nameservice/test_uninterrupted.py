@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Callable
 from typing import Final
 
 import pytest
@@ -18,13 +20,26 @@ from tests.recording import wait_until
 
 
 WAIT_SECONDS: Final = 30
+RESEND_SECONDS: Final = 0.05
 
 
-def tell_main_thread() -> None:
-    """Have the main thread handle a signal, as soon as it can."""
+def tell_main_thread_until(
+    is_told: Callable[[], bool], *numbers: signal.Signals
+) -> None:
+    """
+    Have the main thread handle signals, however often they must be sent for that.
+
+    Python does not notice one that comes just before it begins to wait.
+    """
     main = threading.main_thread().ident
     assert main is not None
-    signal.pthread_kill(main, signal.SIGUSR1)
+    pause = threading.Event()  # is never set: `wait` is a pause
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not is_told():
+        assert time.monotonic() < deadline
+        for number in numbers:
+            signal.pthread_kill(main, number)
+        pause.wait(RESEND_SECONDS)
 
 
 def main_thread_waits() -> bool:
@@ -43,17 +58,16 @@ def test_its_result_and_its_error() -> None:
 
 def test_interrupted_again_and_again() -> None:
     """It happens once, to the end; what was raised is raised then."""
-    handled = threading.Semaphore(0)
+    handled: list[int] = []
     done: list[int] = []
 
-    def interrupt(*_: object) -> None:
-        handled.release()
+    def interrupt(number: int, _: object) -> None:
+        handled.append(number)
         raise KeyboardInterrupt
 
     def act() -> None:
-        for _ in range(5):
-            tell_main_thread()
-            assert handled.acquire(timeout=WAIT_SECONDS)
+        for count in range(1, 6):
+            tell_main_thread_until(lambda n=count: len(handled) >= n, signal.SIGUSR1)  # type: ignore[misc]  # a default binds
             wait_until(main_thread_waits)
         done.append(1)
 
@@ -64,8 +78,6 @@ def test_interrupted_again_and_again() -> None:
 
 def test_interrupted_by_two_at_once() -> None:
     """Python handles the second where the first was caught: it left what it began."""
-    main = threading.main_thread().ident
-    assert main is not None
     handled: list[int] = []
     left = threading.Event()
     was_left: list[bool] = []
@@ -75,9 +87,9 @@ def test_interrupted_by_two_at_once() -> None:
         raise KeyboardInterrupt
 
     def act() -> None:
-        for number in (signal.SIGUSR1, signal.SIGUSR2):
-            signal.pthread_kill(main, number)
-        wait_until(lambda: len(handled) == 2)
+        tell_main_thread_until(
+            lambda: len(handled) >= 2, signal.SIGUSR1, signal.SIGUSR2
+        )
         wait_until(lambda: left.is_set() or main_thread_waits())
         was_left.append(left.is_set())
 
@@ -176,11 +188,14 @@ def test_detached_is_left_at_once_and_undone() -> None:
     may_end, undone = threading.Event(), threading.Event()
     undone_with: list[int] = []
 
-    def interrupt(*_: object) -> None:
+    handled: list[int] = []
+
+    def interrupt(number: int, _: object) -> None:
+        handled.append(number)
         raise KeyboardInterrupt
 
     def act() -> int:
-        tell_main_thread()
+        tell_main_thread_until(lambda: bool(handled), signal.SIGUSR1)
         assert may_end.wait(WAIT_SECONDS)
         return 7
 
