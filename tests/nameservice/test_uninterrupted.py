@@ -187,12 +187,12 @@ def test_detached_is_left_at_once_and_undone() -> None:
     """A handler that raises ends the wait; what comes later is undone, elsewhere."""
     may_end, undone = threading.Event(), threading.Event()
     undone_with: list[int] = []
-
     handled: list[int] = []
 
     def interrupt(number: int, _: object) -> None:
         handled.append(number)
-        raise KeyboardInterrupt
+        if len(handled) == 1:
+            raise KeyboardInterrupt
 
     def act() -> int:
         tell_main_thread_until(lambda: bool(handled), signal.SIGUSR1)
@@ -203,11 +203,12 @@ def test_detached_is_left_at_once_and_undone() -> None:
         undone_with.append(result)
         undone.set()
 
-    with handling(signal.SIGUSR1, interrupt), pytest.raises(KeyboardInterrupt):
-        detached(act, undo=undo)
-    assert not undone_with
-    may_end.set()
-    assert undone.wait(WAIT_SECONDS)
+    with handling(signal.SIGUSR1, interrupt):
+        with pytest.raises(KeyboardInterrupt):
+            detached(act, undo=undo)
+        assert not undone_with
+        may_end.set()
+        assert undone.wait(WAIT_SECONDS)
     assert undone_with == [7]
 
 
