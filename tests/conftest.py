@@ -108,6 +108,11 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+def pytest_unconfigure() -> None:
+    """Have the end of the interpreter find all: libraries tell of what it does not."""
+    gc.unfreeze()
+
+
 @final
 class _ByFile(LoadScopeScheduling):  # type: ignore[misc] # xdist ships no types
     """
