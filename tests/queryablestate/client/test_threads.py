@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, final
 
 import msgspec
 import pytest
@@ -54,6 +54,34 @@ def client(
     """A client of that proxy."""
     with QueryableStateClient(services, deadline_seconds=WAIT_SECONDS) as opened:
         yield opened
+
+
+@final
+class Held:
+    """Questions that a proxy answers when it is told to."""
+
+    def __init__(self, proxy: ScriptedProxy, state: ScriptedState) -> None:
+        self._proxy = proxy
+        self._state = state
+        self._held: list[tuple[bytes, Ask, bytes]] = []
+        self._came = threading.Semaphore(0)
+        state.on_ask = self._hold
+
+    def _hold(self, ask: Ask, payload: bytes) -> Reply:
+        self._held.append((self._proxy.last_routing_id, ask, payload))
+        self._came.release()
+        return [b"LDQ"]
+
+    def wait_for_one(self) -> None:
+        """Return once another has come."""
+        assert self._came.acquire(timeout=WAIT_SECONDS)
+
+    def answer(self, count: int) -> None:
+        """Answer the first *count* of them, and from now on all that come."""
+        self._state.on_ask = None
+        for routing_id, ask, payload in self._held[:count]:
+            answer = self._state.answer(ask, payload)
+            self._proxy.call(lambda r=routing_id, a=answer: self._proxy.send(r, a))  # type: ignore[misc]  # a default binds
 
 
 class TestWhatThereIs:
@@ -286,23 +314,15 @@ class TestThreads:
     ) -> None:
         """One that waited for it goes on without the thread that received for all."""
         client.get(*STATE, "N1")
-        held: list[tuple[bytes, Ask, bytes]] = []
-        came = threading.Semaphore(0)
-
-        def hold(ask: Ask, payload: bytes) -> Reply:
-            held.append((proxy.last_routing_id, ask, payload))
-            came.release()
-            return [b"LDQ"]
-
-        state.on_ask = hold
+        held = Held(proxy, state)
         before = signal.signal(signal.SIGUSR1, _raise_interrupt)
         with ThreadPoolExecutor(1) as pool:
             other: list[Any] = []
 
             def follow() -> None:
-                assert came.acquire(timeout=WAIT_SECONDS)  # the main thread drives
+                held.wait_for_one()  # the main thread drives
                 other.append(pool.submit(client.get, *STATE, "N2"))
-                assert came.acquire(timeout=WAIT_SECONDS)
+                held.wait_for_one()
                 main = threading.main_thread().ident
                 assert main is not None
                 signal.pthread_kill(main, signal.SIGUSR1)
@@ -315,10 +335,7 @@ class TestThreads:
             finally:
                 helper.join()
                 signal.signal(signal.SIGUSR1, before)
-            state.on_ask = None
-            for routing_id, ask, payload in held:
-                answer = state.answer(ask, payload)
-                proxy.call(lambda r=routing_id, a=answer: proxy.send(r, a))  # type: ignore[misc]  # a default binds
+            held.answer(2)
             assert other[0].result(WAIT_SECONDS) == row(2)
 
     @pytest.mark.proves("Q3")
@@ -331,13 +348,6 @@ class TestThreads:
         None did, so those that waited did so for ever, unless another asked something.
         """
         client.get(*STATE, "N1")
-        held: list[tuple[bytes, Ask, bytes]] = []
-        came = threading.Semaphore(0)
-
-        def hold(ask: Ask, payload: bytes) -> Reply:
-            held.append((proxy.last_routing_id, ask, payload))
-            came.release()
-            return [b"LDQ"]
 
         class InterruptedOnce(dict[Any, None]):
             is_over = False
@@ -349,18 +359,15 @@ class TestThreads:
                 return super().__iter__()
 
         client._shell._waiters = waiters = InterruptedOnce()
-        state.on_ask = hold
+        held = Held(proxy, state)
         with ThreadPoolExecutor(1) as pool:
             other: list[Any] = []
 
             def follow() -> None:
-                assert came.acquire(timeout=WAIT_SECONDS)  # the main thread drives
+                held.wait_for_one()  # the main thread drives
                 other.append(pool.submit(client.get, *STATE, "N2"))
-                assert came.acquire(timeout=WAIT_SECONDS)
-                state.on_ask = None
-                routing_id, ask, payload = held[0]
-                answer = state.answer(ask, payload)
-                proxy.call(lambda: proxy.send(routing_id, answer))
+                held.wait_for_one()
+                held.answer(1)
 
             helper = threading.Thread(target=follow)
             helper.start()
