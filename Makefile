@@ -30,7 +30,7 @@ changed = $(shell git diff --name-only --diff-filter=d $(BASE) -- '*.py'; \
 # The JVMs of the tests live too briefly for an optimizing compiler, and their classes are
 # those of the lock: to verify each again costs a Spark driver a seventh of its start.
 # Hadoop starts a process, chmod, for each file that it makes: without a helper between
-# them that costs a tenth less.
+# them Spark's tests take a twelfth less.
 brief_java_options := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC \
 	-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote \
 	-Xlog:disable -Xlog:all=error:stderr -Djdk.lang.Process.launchMechanism=VFORK

@@ -7,7 +7,7 @@ import signal
 import statistics
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Final, final
@@ -82,6 +82,19 @@ class Held:
         for routing_id, ask, payload in self._held[:count]:
             answer = self._state.answer(ask, payload)
             self._proxy.call(lambda r=routing_id, a=answer: self._proxy.send(r, a))  # type: ignore[misc]  # a default binds
+
+
+def _ask_until_interrupted(
+    client: QueryableStateClient, follow: Callable[[], object]
+) -> None:
+    """Ask on this thread until a Ctrl-C, while another one does what *follow* does."""
+    helper = threading.Thread(target=follow)
+    helper.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            client.get(*STATE, "N3")
+    finally:
+        helper.join()
 
 
 class TestWhatThereIs:
@@ -315,7 +328,6 @@ class TestThreads:
         """One that waited for it goes on without the thread that received for all."""
         client.get(*STATE, "N1")
         held = Held(proxy, state)
-        before = signal.signal(signal.SIGUSR1, _raise_interrupt)
         with ThreadPoolExecutor(1) as pool:
             other: list[Any] = []
 
@@ -327,14 +339,8 @@ class TestThreads:
                 assert main is not None
                 signal.pthread_kill(main, signal.SIGUSR1)
 
-            helper = threading.Thread(target=follow)
-            helper.start()
-            try:
-                with pytest.raises(KeyboardInterrupt):
-                    client.get(*STATE, "N3")
-            finally:
-                helper.join()
-                signal.signal(signal.SIGUSR1, before)
+            with handling(signal.SIGUSR1, _raise_interrupt):
+                _ask_until_interrupted(client, follow)
             held.answer(2)
             assert other[0].result(WAIT_SECONDS) == row(2)
 
@@ -369,13 +375,7 @@ class TestThreads:
                 held.wait_for_one()
                 held.answer(1)
 
-            helper = threading.Thread(target=follow)
-            helper.start()
-            try:
-                with pytest.raises(KeyboardInterrupt):
-                    client.get(*STATE, "N3")
-            finally:
-                helper.join()
+            _ask_until_interrupted(client, follow)
             assert waiters.is_over
             try:
                 assert other[0].result(WAIT_SECONDS / 3) == row(2)
