@@ -4,13 +4,10 @@
 Theory of operation
 -------------------
 The driver decides what the contender is told, and puts grants and revocations into a
-queue.  They are taken out one by one, in the turns of a `CallbackLane`, so callbacks
-run one at a time and in order, under no lock of ours, on threads that all elections of
-the process share.  What `run_if_leader` is given goes through the same queue: a
-revocation waits for it.
-
-A grant that was not delivered before its revocation came is taken out together with
-it: the contender hears of neither, and the queue stays short however slow it is.
+queue, `Deliveries`.  They are taken out one by one, in the turns of a `CallbackLane`,
+so callbacks run one at a time and in order, under no lock of ours, on threads that all
+elections of the process share.  What `run_if_leader` is given goes through the same
+queue: a revocation waits for it.
 
 The driver may hold a lock of its own while it delivers, so nothing is called back from
 there: every call of the driver comes from the election's lane or a user's thread.
@@ -19,12 +16,11 @@ there: every call of the driver comes from the election's lane or a user's threa
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, assert_never, final
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeVar, assert_never, final
 
-from attrs import frozen
-
+from election.deliveries import Deliveries, Fail, Run
 from election.holder import DeliverGrant, DeliverRevoke
 from election.turn import run_in_turn
 from election.turn_future import TurnFuture
@@ -36,6 +32,7 @@ from nameservice import (
     LocalProtocolError,
     get_logger,
 )
+from nameservice.callback_errors import call_back
 from nameservice.fields import check_address, check_leader_session_id
 from nameservice.parameters import check_action, check_callbacks, check_function
 from nameservice.uninterrupted import uninterrupted
@@ -52,6 +49,7 @@ if TYPE_CHECKING:
         LeaderContender,
         LeaderSession,
     )
+    from election.deliveries import Delivery
     from election.driver import LeaderElectionDriver
 
 
@@ -60,25 +58,6 @@ __all__ = ["LeaderElection"]
 T = TypeVar("T")
 
 _CALLBACKS: Final = ("grant_leadership", "revoke_leadership", "handle_error")
-
-
-@frozen(kw_only=True)
-class _Run:
-    """What `run_if_leader` was asked to do."""
-
-    leader_session_id: UUID
-    action: Callable[[], Any]
-    future: Future[Any]
-
-
-@frozen(kw_only=True)
-class _Fail:
-    """What the contender should hear of."""
-
-    error: Exception
-
-
-_Item: TypeAlias = DeliverGrant | DeliverRevoke | _Run | _Fail
 
 
 @final
@@ -105,15 +84,12 @@ class LeaderElection:
         self._on_closed = on_closed
         self._fork_guard = ForkGuard()
         self._log = get_logger(component="election", component_id=component_id)
-        # Not taken where a signal handler may interrupt: see `uninterrupted`.
-        self._lock = threading.Lock()
-        self._queue: deque[_Item] = deque()
+        # None is put in where a signal handler may interrupt: see `uninterrupted`.
+        self._deliveries = Deliveries()
         self._contender: LeaderContender | None = None
         self._lane: CallbackLane | None = None
         self._held: LeaderSession | None = None
-        self._collapsed_count = 0
         self._starts = deque((None,))  # a start takes the one that there is
-        self._is_closing = False
         self._is_withdrawn = False
         self._told_of_closing: dict[object, Callable[[], None]] = {}
 
@@ -143,7 +119,7 @@ class LeaderElection:
             self._starts.pop()
         except IndexError:
             raise self._unstartable() from None
-        if self._is_closing:
+        if self._deliveries.is_closing:
             raise self._unstartable()
         # One step after the other: an exception between any two leaves what `close`
         # withdraws.
@@ -188,7 +164,7 @@ class LeaderElection:
         self._check_started()
         leader_session_id = check_leader_session_id(leader_session_id)
         address = check_address(address)
-        if self._is_closing:
+        if self._deliveries.is_closing:
             # Nothing is published that is about to be withdrawn.
             raise self._lost(leader_session_id)
         self._driver.confirm(leader_session_id, address)
@@ -210,7 +186,7 @@ class LeaderElection:
         held = self._held
         return (
             held is not None
-            and not self._is_closing
+            and not self._deliveries.is_closing
             and held.leader_session_id == leader_session_id
             and self._driver.believes(leader_session_id)
         )
@@ -230,7 +206,7 @@ class LeaderElection:
         held = self._held
         if (
             held is None
-            or self._is_closing
+            or self._deliveries.is_closing
             or held.leader_session_id != leader_session_id
         ):
             return 0.0
@@ -253,19 +229,15 @@ class LeaderElection:
         self._check_started()
         check_action(action, what="the action of run_if_leader")
         future: Future[T] = TurnFuture()
-        run = _Run(leader_session_id=leader_session_id, action=action, future=future)
+        run = Run(leader_session_id=leader_session_id, action=action, future=future)
         uninterrupted(lambda: self._enter(run))
         return future
 
-    def _enter(self, run: _Run) -> None:
-        with self._lock:
-            is_closing = self._is_closing
-            if not is_closing:
-                self._queue.append(run)
-        if is_closing:
-            self._refuse(run)
-        else:
+    def _enter(self, run: Run) -> None:
+        if self._deliveries.put(run):
             self._wake()
+        else:
+            self._refuse(run)
 
     async def run_if_leader_async(
         self, leader_session_id: UUID, action: Callable[[], Awaitable[T]]
@@ -344,7 +316,7 @@ class LeaderElection:
 
     def announce_closing(self) -> None:
         """End belief, and tell those who asked to be told, on this thread."""
-        self._is_closing = True
+        self._deliveries.is_closing = True
         told = self._told_of_closing
         for key in list(told):
             callback = told.get(key)
@@ -372,7 +344,10 @@ class LeaderElection:
         """
         key = object()
         self._told_of_closing[key] = callback
-        if self._is_closing and self._told_of_closing.pop(key, None) is not None:
+        if (
+            self._deliveries.is_closing
+            and self._told_of_closing.pop(key, None) is not None
+        ):
             callback()
 
     def __enter__(self) -> LeaderElection:
@@ -389,27 +364,12 @@ class LeaderElection:
     # -- the driver's side ---------------------------------------------------------
 
     def _put(self, effect: DeliverGrant | DeliverRevoke) -> None:
-        with self._lock:
-            if self._is_closing:
-                # The closing thread revokes what was delivered, and nothing else.
-                return
-            if isinstance(effect, DeliverRevoke):
-                undelivered = DeliverGrant(session=effect.session)
-                if undelivered in self._queue:
-                    self._queue.remove(undelivered)
-                    self._collapsed_count += 1
-                else:
-                    self._queue.append(effect)
-            else:
-                self._queue.append(effect)
-        self._wake()
+        if self._deliveries.put(effect):
+            self._wake()
 
     def _fail(self, error: Exception) -> None:
-        with self._lock:
-            if self._is_closing:
-                return
-            self._queue.append(_Fail(error=error))
-        self._wake()
+        if self._deliveries.put(Fail(error=error)):
+            self._wake()
 
     def _wake(self) -> None:
         """Have what is new looked at."""
@@ -422,41 +382,32 @@ class LeaderElection:
         """Do one thing; return whether there is nothing more to be done, ever."""
         contender = self._contender
         assert contender is not None
-        with self._lock:
-            is_closing = self._is_closing
-            collapsed_count, self._collapsed_count = self._collapsed_count, 0
-            item = None
-            if self._queue and not is_closing:
-                item = self._queue.popleft()
-            has_more = bool(self._queue)
-        if has_more:
-            self._wake()  # for another turn: the others have theirs first
-        if is_closing:
+        taken = self._deliveries.take()
+        if taken is None:
             try:
                 self._leave(contender)
             except Exception:  # noqa: BLE001 - it is over all the same
                 self._log.exception("election.unwithdrawn")
             return True
-        for _ in range(collapsed_count):
+        if taken.has_more:
+            self._wake()  # for another turn: the others have theirs first
+        for _ in range(taken.collapsed_count):
             self._driver.revoke_delivered()
-        if item is not None:
-            self._perform(contender, item)
+        if taken.delivery is not None:
+            self._perform(contender, taken.delivery)
         return False
 
     def _leave(self, contender: LeaderContender) -> None:
         """Close the election, now that no callback is under way."""
-        with self._lock:
-            left = tuple(self._queue)
-            self._queue.clear()
-        for item in left:
-            if isinstance(item, _Run):
-                self._refuse(item)
+        for delivery in self._deliveries.take_all():
+            if isinstance(delivery, Run):
+                self._refuse(delivery)
         if self._held is not None:
             self._revoke(contender, self._held)
         self._finish()
 
-    def _perform(self, contender: LeaderContender, item: _Item) -> None:
-        match item:
+    def _perform(self, contender: LeaderContender, delivery: Delivery) -> None:
+        match delivery:
             case DeliverGrant(session=session):
                 self._held = session
                 self._log = self._log.bind(epoch=session.epoch)
@@ -468,12 +419,12 @@ class LeaderElection:
             case DeliverRevoke(session=session):
                 self._revoke(contender, session)
                 self._driver.revoke_delivered()
-            case _Run():
-                self._run(item)
-            case _Fail(error=error):
+            case Run():
+                self._run(delivery)
+            case Fail(error=error):
                 self._call_handle_error(contender, error)
             case _:
-                assert_never(item)
+                assert_never(delivery)
 
     def _revoke(self, contender: LeaderContender, session: LeaderSession) -> None:
         self._held = None
@@ -482,7 +433,7 @@ class LeaderElection:
         )
         self._call(contender, contender.revoke_leadership)
 
-    def _run(self, run: _Run) -> None:
+    def _run(self, run: Run) -> None:
         if not self.has_leadership(run.leader_session_id):
             self._refuse(run)
             return
@@ -495,7 +446,7 @@ class LeaderElection:
         else:
             run.future.set_result(result)
 
-    def _refuse(self, run: _Run) -> None:
+    def _refuse(self, run: Run) -> None:
         if run.future.set_running_or_notify_cancel():
             run.future.set_exception(self._lost(run.leader_session_id))
 
@@ -506,14 +457,9 @@ class LeaderElection:
         return LeadershipLostError(self._component_id, held.epoch)
 
     def _call(self, contender: LeaderContender, callback: Callable[[], None]) -> None:
-        try:
-            callback()
-        except Exception as error:  # noqa: BLE001 - the contender's own fault goes to the contender
-            self._call_handle_error(contender, error)
-        except BaseException as exit_request:  # noqa: BLE001 - sys.exit() ends no thread of ours
-            fault = LocalProtocolError(f"a callback raised {exit_request!r}")
-            fault.__cause__ = exit_request
-            self._call_handle_error(contender, fault)
+        call_back(
+            callback, partial(self._call_handle_error, contender), what="a callback"
+        )
 
     def _call_handle_error(self, contender: LeaderContender, error: Exception) -> None:
         try:

@@ -7,6 +7,7 @@ import contextlib
 import threading
 import time
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, final
 
 from nameservice import (
@@ -16,6 +17,7 @@ from nameservice import (
     NoLeaderError,
     get_logger,
 )
+from nameservice.callback_errors import call_back
 from nameservice.interruptible import InterruptibleEvent
 from nameservice.parameters import check_callbacks, check_timeout_seconds
 from nameservice.uninterrupted import uninterrupted
@@ -372,19 +374,11 @@ class LeaderRetriever:
         leader = self._core.told
         if leader != self._told and not self._is_closed:
             self._told = leader
-            self._notify(listener, leader)
-
-    def _notify(
-        self, listener: LeaderRetrievalListener, leader: LeaderInformation | None
-    ) -> None:
-        try:
-            listener.notify_leader(leader)
-        except Exception as error:  # noqa: BLE001 - the listener's own fault goes to the listener
-            self._call_handle_error(listener, error)
-        except BaseException as exit_request:  # noqa: BLE001 - sys.exit() ends no thread of ours
-            fault = LocalProtocolError(f"the listener raised {exit_request!r}")
-            fault.__cause__ = exit_request
-            self._call_handle_error(listener, fault)
+            call_back(
+                partial(listener.notify_leader, leader),
+                partial(self._call_handle_error, listener),
+                what="the listener",
+            )
 
     def _call_handle_error(
         self, listener: LeaderRetrievalListener, error: Exception

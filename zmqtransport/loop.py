@@ -27,7 +27,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Final, TypeAlias, TypeVar, final
+from typing import TypeAlias, TypeVar, final
 
 import zmq
 
@@ -41,10 +41,10 @@ from nameservice import (
     get_logger,
 )
 from nameservice.answer import Answer
-from nameservice.clock import NS_PER_MS
 from nameservice.interruptible import InterruptibleEvent
 from nameservice.open_files import OPEN_FILES_LEFT_MIN, require_open_files
 from nameservice.uninterrupted import detached
+from zmqtransport.loop_deadline import LoopDeadline
 from zmqtransport.sockets import (
     ZMQSocket,
     is_readable,
@@ -60,9 +60,6 @@ MessageHandler: TypeAlias = Callable[[list[zmq.Frame]], None]
 """Is told each message; see `receive_now` for its frames."""
 
 T = TypeVar("T")
-
-_WAIT_MS_MAX: Final = 3_600_000
-_FAILURE_PAUSE_NS: Final = 100 * NS_PER_MS
 
 
 @final
@@ -104,7 +101,6 @@ class PollLoop:
         assert burst_count_max >= 1
         require_open_files(OPEN_FILES_LEFT_MIN, what="a new client or server")
         self._name = name
-        self._clock = SystemClock() if clock is None else clock
         self._burst_count_max = burst_count_max
         self._call_count_max = call_count_max
         self._on_failure = on_failure
@@ -114,9 +110,7 @@ class PollLoop:
         self._drains: dict[ZMQSocket | int, Callable[[], None]] = {}
         self._polled: list[tuple[ZMQSocket | int, int]] = []
         self._sockets: list[ZMQSocket] = []
-        self._next_deadline_ns: Callable[[], int | None] | None = None
-        self._on_deadline: Callable[[], None] | None = None
-        self._deadline_held_until_ns = 0
+        self._deadline = LoopDeadline(SystemClock() if clock is None else clock)
         self._at_end: list[Callable[[], None]] = []
         self._failure: Exception | None = None
         self._failure_count = 0
@@ -212,8 +206,7 @@ class PollLoop:
             on_deadline: Must move the deadline, or it is called in each turn.
         """
         self._check_thread()
-        self._next_deadline_ns = next_deadline_ns
-        self._on_deadline = on_deadline
+        self._deadline.set(next_deadline_ns, on_deadline)
 
     def at_end(self, callback: Callable[[], None]) -> None:
         """
@@ -416,7 +409,11 @@ class PollLoop:
     def _turn(self) -> None:
         """Wait, then serve who is ready."""
         # First: what is due may open sockets and close others.
-        wait_ms = self._wait_ms()
+        try:
+            wait_ms = self._deadline.wait_ms()
+        except Exception as exc:  # noqa: BLE001 (sockets must still be served)
+            self._report(exc, where="deadline")
+            wait_ms = self._deadline.rest()
         for socket in self._sockets:
             # pyzmq would poll standard input in place of a closed socket.
             if socket.closed:
@@ -430,35 +427,6 @@ class PollLoop:
                 drain()
         if self._calls:
             self._run_calls()
-
-    def _wait_ms(self) -> int:
-        """
-        Return how long to wait, -1 for ever; call *on_deadline* if it is due.
-
-        Milliseconds are rounded up: waking a little early would spin.
-        """
-        if self._next_deadline_ns is None:
-            return -1
-        now_ns = self._clock.now_ns()
-        held_ns = self._deadline_held_until_ns - now_ns
-        if held_ns > 0:
-            return -(-held_ns // NS_PER_MS)
-        try:
-            deadline_ns = self._next_deadline_ns()
-            if deadline_ns is not None and deadline_ns <= now_ns:
-                assert self._on_deadline is not None
-                self._on_deadline()
-                deadline_ns = self._next_deadline_ns()
-                now_ns = self._clock.now_ns()
-        except Exception as exc:  # noqa: BLE001 (sockets must still be served)
-            # Likely to be raised again at once: do not spin, do not flood the log.
-            self._report(exc, where="deadline")
-            self._deadline_held_until_ns = now_ns + _FAILURE_PAUSE_NS
-            return _FAILURE_PAUSE_NS // NS_PER_MS
-        if deadline_ns is None:
-            return -1
-        wait_ms = -((now_ns - deadline_ns) // NS_PER_MS)
-        return min(max(0, wait_ms), _WAIT_MS_MAX)
 
     def _add_socket(self, socket: ZMQSocket, drain: Callable[[], None]) -> None:
         """Have *drain* called when *socket* is readable."""

@@ -650,7 +650,7 @@ class TestRunIfLeader:
         before = election.run_if_leader(FIRST.leader_session_id, lambda: 7)
         closer = threading.Thread(target=election.close)
         closer.start()
-        wait_until(lambda: election._is_closing)
+        wait_until(lambda: election._deliveries.is_closing)
         after = election.run_if_leader(FIRST.leader_session_id, lambda: 7)
         futures: list[Future[int]] = [before, after]
         contender.let_go.set()
@@ -741,7 +741,7 @@ class TestLifetime:
         driver.grant(FIRST)
         closer = threading.Thread(target=election.close)
         closer.start()
-        wait_until(lambda: election._is_closing)
+        wait_until(lambda: election._deliveries.is_closing)
         contender.let_go.set()
         closer.join()
         assert [type(call) for call in contender.calls] == [Failed]
@@ -804,7 +804,7 @@ class TestLifetime:
         closers = [threading.Thread(target=close) for _ in range(2)]
         for closer in closers:
             closer.start()
-        wait_until(lambda: election._is_closing)
+        wait_until(lambda: election._deliveries.is_closing)
         assert ended.items == ()
         contender.let_go.set()
         assert ended.wait_for_count(2) == ((Granted(FIRST), Revoked()),) * 2

@@ -299,32 +299,6 @@ class TestDeadline:
         assert done.wait(WAIT_SECONDS)
         assert asked <= 10
 
-    @pytest.mark.parametrize(
-        ("wait_ns", "wait_ms"),
-        [
-            (1, 1),
-            (MS - 1, 1),
-            (MS, 1),
-            (MS + 1, 2),
-            (10 * MS, 10),
-            (10**18, 3_600_000),
-        ],
-    )
-    def test_milliseconds_are_rounded_up(self, wait_ns: int, wait_ms: int) -> None:
-        """Waking early would spin until the deadline; a far one is asked for again."""
-        loop = PollLoop(name="test", clock=ManualClock(5))
-        loop.set_deadline(lambda: 5 + wait_ns, nothing)
-        assert loop._wait_ms() == wait_ms
-        loop.stop()
-
-    def test_without_a_deadline_it_waits_for_ever(self) -> None:
-        """None means that nothing is due."""
-        loop = PollLoop(name="test", clock=ManualClock())
-        assert loop._wait_ms() == -1
-        loop.set_deadline(lambda: None, nothing)
-        assert loop._wait_ms() == -1
-        loop.stop()
-
     def test_sockets_that_a_deadline_brings_are_served_at_once(
         self,
         loop: PollLoop,
