@@ -8,19 +8,25 @@ back is said by the very figures that were read to find out.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final, TypeAlias
 
+import zmq
+
 from tests.recording import WAIT_SECONDS, wait_until
+from zmqtransport.wake_pipe import WakePipe
 
 
 __all__ = [
     "Figures",
     "assert_back_at",
     "assert_closed",
+    "freed_without_collection",
+    "no_collection",
     "own_threads",
     "process_figures",
     "settled",
@@ -48,6 +54,31 @@ def process_figures() -> dict[str, object]:
         "threads": len(own_threads()),
         "file descriptors": len(os.listdir("/dev/fd")),  # noqa: PTH208 - one entry may vanish while it is listed
     }
+
+
+@contextlib.contextmanager
+def no_collection() -> Iterator[None]:
+    """Have nothing end because Python happens to look for what is unused."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+@contextlib.contextmanager
+def freed_without_collection() -> Iterator[None]:
+    """Check that what is closed within leaves no ZeroMQ socket, and no pipe, behind."""
+    with no_collection():
+        before = _finalized_in_python()
+        yield
+        wait_until(lambda: _finalized_in_python() <= before)
+
+
+def _finalized_in_python() -> int:
+    kinds = zmq.Socket | zmq.Context | WakePipe
+    return sum(isinstance(one, kinds) for one in gc.get_objects())
 
 
 def settled(figures: Callable[[], Figures]) -> Figures:

@@ -141,22 +141,7 @@ class PollLoop:
             on_message: Must not block.
             frame_count_max: Longer messages are cut; see `receive_now`.
         """
-
-        def drain() -> None:
-            for index in range(self._burst_count_max):
-                try:
-                    frames = receive_now(socket, frame_count_max=frame_count_max)
-                except zmq.Again:
-                    return
-                try:
-                    on_message(frames)
-                except Exception as exc:  # noqa: BLE001 (one message, not the loop)
-                    self._report(exc, where="message")
-                if self._drains.get(socket) is not drain:
-                    return  # the handler has removed it
-                if index == 0 and not is_readable(socket):
-                    return  # mostly one comes alone, and `Again` costs more than asking
-
+        drain = partial(self._drain_socket, socket, on_message, frame_count_max)
         self._add_socket(socket, drain)
 
     def add_readable(self, socket: ZMQSocket, on_readable: Callable[[], None]) -> None:
@@ -377,8 +362,12 @@ class PollLoop:
             detached(lambda: self._join(timeout_seconds))
 
     def _join(self, timeout_seconds: float | None) -> None:
-        if self._over.wait(timeout_seconds) and self._thread is not None:
-            self._thread.join(timeout_seconds)
+        thread = self._thread
+        if self._over.wait(timeout_seconds) and thread is not None:
+            thread.join(timeout_seconds)
+            if not thread.is_alive():
+                # Freed here, not where its finalizer swallows what a handler raises.
+                self._thread = None
 
     # The loop.
 
@@ -427,6 +416,25 @@ class PollLoop:
                 drain()
         if self._calls:
             self._run_calls()
+
+    def _drain_socket(
+        self, socket: ZMQSocket, on_message: MessageHandler, frame_count_max: int
+    ) -> None:
+        """Tell *on_message* what waits on *socket*, a burst at most."""
+        drain = self._drains[socket]
+        for index in range(self._burst_count_max):
+            try:
+                frames = receive_now(socket, frame_count_max=frame_count_max)
+            except zmq.Again:
+                return
+            try:
+                on_message(frames)
+            except Exception as exc:  # noqa: BLE001 (one message, not the loop)
+                self._report(exc, where="message")
+            if self._drains.get(socket) is not drain:
+                return  # the handler has removed it
+            if index == 0 and not is_readable(socket):
+                return  # mostly one comes alone, and `Again` costs more than asking
 
     def _add_socket(self, socket: ZMQSocket, drain: Callable[[], None]) -> None:
         """Have *drain* called when *socket* is readable."""

@@ -158,8 +158,7 @@ class AsyncQueryShell(QueryDriver):
             self._close_node_link(number)
         if self._timer is not None:
             self._timer.cancel()
-        if self._context is not None:
-            self._context.term()
+        self._end_context()
         if self._loop is not None:
             # It may say good-bye to the name service, and wait for the answer.
             await loop.run_in_executor(None, self._finder.close)

@@ -256,6 +256,13 @@ class QueryDriver(ABC):
             return self._node_links.get(link.number) is link
         return link is self._link
 
+    def _end_context(self) -> None:
+        """End what all links were opened with, once they are closed."""
+        if self._context is not None:
+            self._context.term()
+            # Freed here: a finalizer swallows what a handler of the main thread raises.
+            self._context = None
+
     def _close_link(self) -> None:
         link, self._link = self._link, None
         self._close(link)

@@ -229,8 +229,7 @@ class QueryShell(QueryDriver):
                 self._release()
                 self._is_amid_turn = False
             self._finder.close()
-            assert self._context is not None
-            self._whole(self._context.term)
+            self._whole(self._end_context)
         except BaseException:
             if not is_released:
                 self._is_released = False  # it can be closed once more

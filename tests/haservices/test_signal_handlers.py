@@ -23,6 +23,7 @@ from tests.interrupting import (
     break_off_at_any_moment,
     close_amid,
 )
+from tests.leaks import freed_without_collection
 from tests.recording import RecordingContender, wait_until
 from tests.tiers import nightly_after
 
@@ -274,24 +275,26 @@ def test_opening_is_broken_off(names: Names, first: int) -> None:
     break_off(begin, places=PLACES, first=first, step=LINE_STEP)
 
 
+def use(ha: HAServices) -> None:
+    """Use each thing that services give."""
+    retriever = ha.get_leader_retriever("a")
+    retriever.start(Listener())
+    contender = Contender()
+    election = ha.get_leader_election("a")
+    election.start(contender)
+    session = contender.granted.get()
+    election.run_if_leader(session.leader_session_id, lambda: None).result()
+    election.confirm_leadership(session.leader_session_id, "host:1")
+    ha.get_leader_store("a").put("path", b"value", session=session)
+    ha.get_leader_store("a").watch("path").close()
+    retriever.wait_for_leader()
+    with campaign(ha, "b", "host:1"):
+        pass
+
+
 @pytest.mark.parametrize("count", [60, pytest.param(1_500, marks=pytest.mark.nightly)])
 def test_all_is_broken_off_at_any_moment(names: Names, count: int) -> None:
     """Between any two steps of the interpreter: it leaves no thread, file or wait."""
-
-    def use(ha: HAServices) -> None:
-        retriever = ha.get_leader_retriever("a")
-        retriever.start(Listener())
-        contender = Contender()
-        election = ha.get_leader_election("a")
-        election.start(contender)
-        session = contender.granted.get()
-        election.run_if_leader(session.leader_session_id, lambda: None).result()
-        election.confirm_leadership(session.leader_session_id, "host:1")
-        ha.get_leader_store("a").put("path", b"value", session=session)
-        ha.get_leader_store("a").watch("path").close()
-        retriever.wait_for_leader()
-        with campaign(ha, "b", "host:1"):
-            pass
 
     def begin() -> Closed:
         opened: list[HAServices] = []
@@ -307,3 +310,16 @@ def test_all_is_broken_off_at_any_moment(names: Names, count: int) -> None:
         return Closed(action=act, close=close)
 
     break_off_at_any_moment(begin, count=count)
+
+
+def test_closed_services_leave_no_socket_to_the_collector(names: Names) -> None:
+    """It collects on the main thread, where it would lose what a handler raises."""
+
+    def open_and_close() -> None:
+        with open_ha_services(names.url) as ha:
+            use(ha)
+
+    open_and_close()
+    with freed_without_collection():
+        for _ in range(3):
+            open_and_close()

@@ -27,6 +27,7 @@ from tests.interrupting import (
     break_off_at_any_moment,
     close_amid,
 )
+from tests.leaks import freed_without_collection
 from tests.lodestar.publishing import Publisher
 from tests.queryablestate.schemas import NUMBERS
 from tests.tiers import nightly_after
@@ -211,3 +212,22 @@ def test_a_server_is_broken_off_at_any_moment(
             return Closed(action=act, close=server.close)
 
         break_off_at_any_moment(begin, count=count)
+
+
+@pytest.mark.parametrize("kind", [QueryableStateClient, StateOperations])
+def test_a_closed_client_leaves_no_socket_to_the_collector(
+    url: str, kind: Callable[[str], QueryableStateClient | StateOperations]
+) -> None:
+    """It collects on the main thread, where it would lose what a handler raises."""
+
+    def open_and_close() -> None:
+        with kind(url) as client:
+            if isinstance(client, QueryableStateClient):
+                client.get(*STATE, 1)
+            else:
+                client.nodes()
+
+    open_and_close()
+    with freed_without_collection():
+        for _ in range(3):
+            open_and_close()

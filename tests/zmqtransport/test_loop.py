@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
 from types import FrameType
@@ -21,8 +22,9 @@ from nameservice import (
 )
 from tests.exhausted_threads import no_more_threads
 from tests.forking import run_in_child
-from tests.leaks import assert_closed, process_figures, settled
+from tests.leaks import assert_closed, no_collection, process_figures, settled
 from zmqtransport import loop as loop_module
+from zmqtransport import new_context
 from zmqtransport.endpoints import parse_endpoint
 from zmqtransport.loop import PollLoop
 from zmqtransport.sockets import (
@@ -732,6 +734,38 @@ class TestEnd:
             loop.stop()
             loop.join(WAIT_SECONDS)
         assert_closed(before)
+
+
+class TestFreed:
+    """
+    What a loop served is freed with it, and not when the main thread collects.
+
+    pyzmq and `threading` finalize in Python: amid that, what a signal handler of the
+    main thread raises is lost.
+    """
+
+    def test_a_served_socket_is_freed_by_who_drops_it(self, loop: PollLoop) -> None:
+        """What serves it refers to it, and must not refer to itself."""
+        with new_context() as context, no_collection():
+            socket = open_socket(context, zmq.PAIR, SocketLimits())
+            is_gone = weakref.ref(socket)
+            loop.add_socket(socket, lambda _: None)
+            loop.remove_socket(socket)
+            socket.close()
+            del socket
+            assert is_gone() is None
+
+    def test_its_thread_is_freed_by_who_joins_it(self) -> None:
+        """Which is none that a signal handler interrupts."""
+        loop = PollLoop(name="test")
+        loop.start()
+        (thread,) = (one for one in threading.enumerate() if one.name == "test")
+        is_gone = weakref.ref(thread)
+        del thread
+        with no_collection():
+            loop.stop()
+            loop.join(WAIT_SECONDS)
+            assert is_gone() is None
 
 
 class TestFork:

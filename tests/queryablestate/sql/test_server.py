@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import json
 import os
 import random
@@ -58,6 +57,7 @@ from queryablestate.sql.protocol.refusals import SQLError
 from queryablestate.sql.server import SQLServer
 from queryablestate.sql.workers import Workers
 from queryablestate.writer.rows import StateRows
+from tests.leaks import no_collection
 from tests.lodestar.publishing import MAX_PARALLELISM, Publisher
 from tests.queryablestate.sql.conftest import (
     CARRIERS,
@@ -186,9 +186,8 @@ def guarded(
 @pytest.fixture
 def no_collector() -> Iterator[None]:
     """Have nothing end because Python happens to look for what is unused."""
-    gc.disable()
-    yield
-    gc.enable()
+    with no_collection():
+        yield
 
 
 class TestRights:
