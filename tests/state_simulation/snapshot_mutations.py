@@ -39,8 +39,8 @@ SNAPSHOT_MUTATIONS: Final = (
         name="directory-not-synced",
         rule="S5: a snapshot is durable when it is reported",
         module="nameservice.durable_files",
-        before="        if directory == below.parent:\n",
-        after="        if directory in (below, below.parent):\n",
+        before="        if directory == below.parent:\n            return\n",
+        after="        return\n",
         seed=6,
     ),
     Mutation(

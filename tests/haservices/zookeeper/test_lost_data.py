@@ -126,18 +126,21 @@ class TestLostData:
         one without data, and gave up for good.
         """
         asking = threading.Event()
+        is_held = threading.Event()
         answers: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
 
         def probe(
             config: HAConfig, clock: Clock, *, tell: Callable[[int], None]
         ) -> ZooKeeperProbe:
-            if asking.is_set():
-                return ZooKeeperProbe(config, clock, tell=tell)
-            first = ZooKeeperProbe(
-                config, clock, tell=lambda zxid: answers.put(lambda: tell(zxid))
-            )
+            def hold(zxid: int) -> None:
+                answers.put(lambda: tell(zxid))
+                is_held.set()
+
+            # The first may give up before the ensemble is back.
+            told = tell if is_held.is_set() else hold
+            probe = ZooKeeperProbe(config, clock, tell=told)
             asking.set()
-            return first
+            return probe
 
         monkeypatch.setattr(zookeeper_session, "ZooKeeperProbe", probe)
         with contextlib.ExitStack() as resources:
