@@ -49,8 +49,8 @@ class Errand(Generic[T]):
     def __init__(
         self, action: Callable[[], T], on_over: Callable[[], object] = lambda: None
     ) -> None:
-        self._actions = [action]
-        self._on_over = on_over
+        # Taken by who does it: what is called at its end may refer to this errand.
+        self._tasks = [(action, on_over)]
         self._context = contextvars.copy_context()
         self._errors: list[BaseException] = []
         self.results: list[T] = []
@@ -82,7 +82,7 @@ class Errand(Generic[T]):
 
     def _run(self) -> None:
         try:
-            action = self._actions.pop()
+            action, on_over = self._tasks.pop()
         except IndexError:
             return  # it was begun before
         try:
@@ -91,7 +91,7 @@ class Errand(Generic[T]):
             self._errors.append(error)
         finally:
             _forget_thread()
-            self._on_over()
+            on_over()
             self.over.release()
 
 

@@ -375,7 +375,7 @@ class LeaderRetriever:
         if leader != self._told and not self._is_closed:
             self._told = leader
             call_back(
-                partial(listener.notify_leader, leader),
+                lambda: listener.notify_leader(leader),
                 partial(self._call_handle_error, listener),
                 what="the listener",
             )

@@ -12,12 +12,15 @@ import contextlib
 import gc
 import os
 import threading
+import traceback
 from collections.abc import Callable, Iterator, Mapping
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
+import pytest
 import zmq
 
 from tests.recording import WAIT_SECONDS, wait_until
+from zmqtransport.contexts import _Context
 from zmqtransport.wake_pipe import WakePipe
 
 
@@ -60,24 +63,43 @@ def process_figures() -> dict[str, object]:
 def no_collection() -> Iterator[None]:
     """Have nothing end because Python happens to look for what is unused."""
     gc.collect()
+    is_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        gc.enable()
+        if is_enabled:
+            gc.enable()
 
 
 @contextlib.contextmanager
 def freed_without_collection() -> Iterator[None]:
-    """Check that what is closed within leaves no ZeroMQ socket, and no pipe, behind."""
-    with no_collection():
-        before = _finalized_in_python()
+    """
+    Check where the ZeroMQ sockets and contexts go that are closed within.
+
+    None is left behind, and none is freed on the main thread.
+    """
+    freed_on_main: list[str] = []
+
+    def noting(finalize: Callable[[Any], None]) -> Callable[[Any], None]:
+        def note(one: Any) -> None:
+            if threading.get_ident() == threading.main_thread().ident:
+                freed_on_main.extend(traceback.format_stack())
+            finalize(one)
+
+        return note
+
+    with pytest.MonkeyPatch.context() as patched, no_collection():
+        for kind in (zmq.Socket, _Context):
+            patched.setattr(kind, "__del__", noting(kind.__del__))
+        before = _opened_by_us()
         yield
-        wait_until(lambda: _finalized_in_python() <= before)
+        wait_until(lambda: _opened_by_us() <= before)
+    assert freed_on_main == []
 
 
-def _finalized_in_python() -> int:
-    kinds = zmq.Socket | zmq.Context | WakePipe
+def _opened_by_us() -> int:
+    kinds: Any = zmq.Socket | zmq.Context | WakePipe
     return sum(isinstance(one, kinds) for one in gc.get_objects())
 
 

@@ -362,8 +362,10 @@ class PollLoop:
             detached(lambda: self._join(timeout_seconds))
 
     def _join(self, timeout_seconds: float | None) -> None:
-        thread = self._thread
-        if self._over.wait(timeout_seconds) and thread is not None:
+        if not self._over.wait(timeout_seconds):
+            return
+        thread = self._thread  # it may have come while this waited
+        if thread is not None:
             thread.join(timeout_seconds)
             if not thread.is_alive():
                 # Freed here, not where its finalizer swallows what a handler raises.

@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from haservices import HAConfig
     from nameservice import Clock
     from queryablestate.client.events import SayHello, SendRequest
+    from zmqtransport import ZMQSocket
+    from zmqtransport.dealer import Dealer
 
 
 __all__ = ["PROXY_SOCKET_LIMITS", "QueryLink"]
@@ -111,20 +113,28 @@ class QueryLink:
         self._refusal: ConnectionRefused | None = None
         address = parse_address(target)
         key_pair = load_caller_keys(credentials, config, address)
-        self._dealer = dealer_to(context, address, key_pair, PROXY_SOCKET_LIMITS)
-        self._socket = self._dealer.socket
-        self._readable = [(self._socket, _POLLIN)]
+        dealer = dealer_to(context, address, key_pair, PROXY_SOCKET_LIMITS)
+        self._dealer: Dealer | None = dealer
+        self._socket: ZMQSocket | None = dealer.socket
+        self._readable = [(dealer.socket, _POLLIN)]
         self.descriptors: tuple[int, ...] = (
-            int(self._socket.getsockopt(zmq.FD)),
-            int(self._dealer.monitor.socket.getsockopt(zmq.FD)),
+            int(dealer.socket.getsockopt(zmq.FD)),
+            int(dealer.monitor.socket.getsockopt(zmq.FD)),
         )
 
     def close(self) -> None:
-        """Close the socket.  Idempotent."""
-        self._dealer.close()
+        """Close the socket.  Idempotent; what is asked of it later does nothing."""
+        dealer = self._dealer
+        if dealer is not None:
+            dealer.close()
+            # Freed here: a finalizer swallows what a handler of the main thread raises.
+            self._dealer = self._socket = None
+            self._readable.clear()
 
     def send(self, request: SendRequest) -> None:
         """Send now, or not at all: then the link has failed, and says so soon."""
+        if self._socket is None:
+            return
         frames = [encode(request.message)]
         if request.keys is not None:
             frames.append(encode_payload(request.keys) if request.keys else b"")
@@ -136,9 +146,9 @@ class QueryLink:
             token = self._credentials.read_token()
         except NameServiceError as error:
             return error
-        send_now(
-            self._socket, [encode(Hello(request_id=hello.request_id, token=token))]
-        )
+        if self._socket is not None:
+            hello_frame = encode(Hello(request_id=hello.request_id, token=token))
+            send_now(self._socket, [hello_frame])
         return None
 
     def receive(self, *, is_likely: bool = False) -> MessageCame | None:
@@ -150,6 +160,8 @@ class QueryLink:
                 for ``EVENTS`` 1.4), a receive in vain 3.4 us.
         """
         socket = self._socket
+        if socket is None:
+            return None
         while is_likely or zmq.zmq_poll(self._readable, 0):
             is_likely = False
             try:
@@ -175,6 +187,8 @@ class QueryLink:
         if self._refusal is not None:
             return [self._refusal]  # a proxy of another version never answers
         found: list[ConnectionMade | ConnectionFailed | ConnectionRefused] = []
+        if self._dealer is None:
+            return found
         for event in self._dealer.monitor.receive():
             match event:
                 case HandshakeSucceeded():

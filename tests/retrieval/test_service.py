@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -235,6 +235,28 @@ class TestErrors:
         assert fault in (failed.error, failed.error.__cause__)
         driver.publish(leader(2))
         assert listener.record.wait_for_count(3)[2] == Notified(leader(2))
+
+    def test_a_method_that_cannot_be_had_is_told_like_one_that_raises(
+        self, retriever: LeaderRetriever, driver: FakeRetrievalDriver
+    ) -> None:
+        """A listener may be a proxy for another object, which has gone."""
+        fault = ReferenceError("gone")
+
+        class Listener(RecordingListener):
+            is_gone = False
+
+            def __getattribute__(self, name: str) -> Any:
+                if name == "notify_leader" and self.is_gone:
+                    raise fault
+                return super().__getattribute__(name)
+
+        listener = Listener()
+        retriever.start(listener)
+        listener.is_gone = True
+        driver.publish(leader(1))
+        (failed,) = listener.record.wait_for_count(1)
+        assert isinstance(failed, Failed)
+        assert failed.error is fault
 
     @pytest.mark.proves("R2")
     def test_fault_of_handle_error_is_logged(

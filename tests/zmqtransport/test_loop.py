@@ -23,6 +23,7 @@ from nameservice import (
 from tests.exhausted_threads import no_more_threads
 from tests.forking import run_in_child
 from tests.leaks import assert_closed, no_collection, process_figures, settled
+from tests.recording import wait_until
 from zmqtransport import loop as loop_module
 from zmqtransport import new_context
 from zmqtransport.endpoints import parse_endpoint
@@ -736,6 +737,17 @@ class TestEnd:
         assert_closed(before)
 
 
+@contextlib.contextmanager
+def joining(loop: PollLoop) -> Iterator[None]:
+    """Have another thread join *loop*, from before this to after it."""
+    joins = threading.Thread(target=loop.join, args=[WAIT_SECONDS])
+    joins.start()
+    wait_until(lambda: bool(loop._over._waiters))
+    yield
+    joins.join(WAIT_SECONDS)
+    assert not joins.is_alive()
+
+
 class TestFreed:
     """
     What a loop served is freed with it, and not when the main thread collects.
@@ -766,6 +778,17 @@ class TestFreed:
             loop.stop()
             loop.join(WAIT_SECONDS)
             assert is_gone() is None
+
+    def test_who_joins_before_it_starts_waits_for_its_thread(self) -> None:
+        """And frees it: the thread comes while that waits."""
+        loop = PollLoop(name="test")
+        with no_collection(), joining(loop):
+            loop.start()
+            (thread,) = (one for one in threading.enumerate() if one.name == "test")
+            is_gone = weakref.ref(thread)
+            del thread
+            loop.stop()
+        assert is_gone() is None
 
 
 class TestFork:

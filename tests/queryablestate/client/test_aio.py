@@ -372,9 +372,10 @@ class TestClosing:
 
         loop.run_until_complete(leave())
         loop.close()
+        context = client._shell._context
+        assert context is not None
         asyncio.run(client.close())
-        assert client._shell._context is not None
-        assert client._shell._context.closed
+        assert context.closed
         assert not left[0].done()
         left[0]._log_destroy_pending = False  # type: ignore[attr-defined]
 

@@ -513,6 +513,8 @@ class TestThreads:
         while where is not None:
             client = QueryableStateClient(services)
             client.get(*STATE, "N1")
+            context = client._shell._context
+            assert context is not None
             with handling(signal.SIGUSR1, _raise_interrupt):
                 try:
                     where = interrupted(
@@ -520,8 +522,6 @@ class TestThreads:
                     )
                 except KeyboardInterrupt:
                     client.close()
-            context = client._shell._context
-            assert context is not None
             assert context.closed
             line_index += LINE_STEP
         assert line_index > LINE_STEP
