@@ -223,7 +223,7 @@ def break_off_at_any_moment(begin: Callable[[], Closed], *, count: int) -> None:
         raise KeyboardInterrupt
 
     def attempt(interrupted_after_seconds: float) -> None:
-        # What is raised amid a collection is lost, whoever made the garbage.
+        # Python loses what is raised amid a collection, also of garbage of others.
         with no_collection():
             attempt_now(interrupted_after_seconds)
 
