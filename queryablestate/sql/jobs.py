@@ -19,6 +19,7 @@ __all__ = [
     "Job",
     "More",
     "Parameter",
+    "Ready",
     "Refused",
     "Rows",
     "SessionFacts",
@@ -131,6 +132,11 @@ ToWorker: TypeAlias = Setup | Job | More | Stop
 
 
 @final
+class Ready(_Frame, frozen=True):
+    """The first frame of a worker: it takes jobs from now on."""
+
+
+@final
 class Described(_Frame, frozen=True):
     """
     The columns of a job; rows follow, if they are wanted.
@@ -186,7 +192,7 @@ class Refused(_Frame, frozen=True):
     position: int
 
 
-FromWorker: TypeAlias = Described | Rows | Done | Refused
+FromWorker: TypeAlias = Ready | Described | Rows | Done | Refused
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
 to_worker: Final = msgspec.msgpack.Decoder(ToWorker)

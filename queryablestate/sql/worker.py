@@ -45,6 +45,7 @@ from queryablestate.sql.jobs import (
     FrameReader,
     Job,
     More,
+    Ready,
     Refused,
     Rows,
     Setup,
@@ -102,6 +103,8 @@ class _Worker:
     async def serve(self, frames: FrameReader) -> None:
         """Do jobs until the server is gone."""
         await self._warm_up()
+        jobs.send(self._writer, Ready())
+        await self._writer.drain()
         task: asyncio.Task[None] | None = None
         work: asyncio.Task[None] | None = None
         number = 0

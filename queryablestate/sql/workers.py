@@ -19,6 +19,7 @@ from queryablestate.sql.jobs import (
     FromWorker,
     Job,
     More,
+    Ready,
     Refused,
     Rows,
     Setup,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["Answer", "Workers"]
 
 _GRACE_SECONDS: Final = 5.0
+_START_SECONDS: Final = 60.0
 _STREAM_LIMIT_BYTES: Final = 1024 * 1024
 
 
@@ -95,6 +97,7 @@ class Answer:
                 # It keeps its time itself, unless something is wrong with it.
                 self._process.kill()
                 raise SQLError("57014", "the statement took too long") from None
+            assert not isinstance(frame, Ready)
             if frame.number != self._number:
                 continue
             if isinstance(frame, Done | Refused):
@@ -132,6 +135,8 @@ class _Process:
         self._process = process
         self._frames = FrameReader(process.stdout, jobs.from_worker)
         self._is_given_up = False
+        self._is_ready = False
+        self._start_due = asyncio.get_running_loop().time() + _START_SECONDS
 
     @property
     def is_alive(self) -> bool:
@@ -158,6 +163,22 @@ class _Process:
         assert self._process.stdin is not None
         if self.is_alive:
             jobs.send(self._process.stdin, frame)
+
+    async def ready(self) -> None:
+        """
+        Wait until it takes jobs.  It goes on to start if this is cancelled.
+
+        Raises:
+            SQLError: If it has ended.
+        """
+        if not self._is_ready:
+            assert isinstance(await self.receive(), Ready)
+            self._is_ready = True
+
+    def check_start(self) -> None:
+        """End it if it is not ready, and has had the time of any machine to be so."""
+        if asyncio.get_running_loop().time() > self._start_due:
+            self.kill()
 
     async def receive(self) -> FromWorker:
         try:
@@ -261,7 +282,8 @@ class Workers:
             parameters: Values, or types alone for a description.
             result_formats: As in a `Bind`.
             session: Whose it is.
-            timeout_seconds: How long it may take in all, without waiting for its turn.
+            timeout_seconds: How long it may take in all, without waiting for its turn,
+                or for a worker that starts; for either it waits no longer than this.
             held_count: How many places are held by the one that asks, who gives none of
                 them back while it waits.
             is_description: Whether only its columns are wanted.
@@ -279,7 +301,7 @@ class Workers:
             )
         await self._wait(caller, timeout_seconds)
         try:
-            process = await self._take()
+            process = await self._take(timeout_seconds)
         except BaseException:
             self._leave(caller)
             raise
@@ -330,7 +352,25 @@ class Workers:
             if not turn.done():
                 turn.set_result(None)
 
-    async def _take(self) -> _Process:
+    async def _take(self, timeout_seconds: float) -> _Process:
+        """Return a worker that is ready."""
+        process = await self._find()
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await process.ready()
+        except BaseException as error:
+            # It goes on to start: where workers start more slowly than statements may
+            # take, each statement would end one, and none would be answered.
+            self._idle.insert(0, process)
+            if isinstance(error, TimeoutError):
+                process.check_start()
+                raise SQLError(
+                    "57014", "the process for this statement still starts", "ask again"
+                ) from None
+            raise
+        return process
+
+    async def _find(self) -> _Process:
         while self._idle:
             process = self._idle.pop()
             if process.is_alive:
@@ -356,7 +396,7 @@ class Workers:
                 return  # it has ended with all others
             await self._bury(process)
             try:
-                self._idle.append(await self._start_one())
+                self._idle.insert(0, await self._start_one())  # the ready ones first
             except OSError as error:  # of no statement: the next one tries it again
                 self._log.warning("worker.unstarted", error=str(error))
         finally:

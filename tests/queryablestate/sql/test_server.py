@@ -137,11 +137,12 @@ def _desk() -> Desk:
 DESCRIBE = message(b"D", b"S\0")
 
 
-def read_until(stream: Any, kind: bytes) -> Counter[bytes]:
-    """Return how many messages of each type came, up to one of type *kind*."""
+def read_until(stream: Any, *kinds: bytes) -> Counter[bytes]:
+    """Return how many messages of each type came, up to one of a type in *kinds*."""
     found: Counter[bytes] = Counter()
-    while not found[kind]:
+    while not any(found[kind] for kind in kinds):
         head = stream.read(5)
+        assert len(head) == 5, f"ended after {found}"
         stream.read(int.from_bytes(head[1:], "big") - 4)
         found[head[:1]] += 1
     return found
@@ -699,13 +700,15 @@ class TestLimits:
         async def worker_count() -> int:
             workers = one_worker(served)
             await workers.start()
-            # It is not ready yet: to stop it takes longer than to cancel twice.
-            asked = asyncio.create_task(ask(workers))
-            await asyncio.sleep(0)
-            assert workers.running_count == 1
-            while not asked.done():
-                asked.cancel()
+            await ask(workers)
+            # It is stopped: to have it end a job takes longer than to cancel twice.
+            with stopped(workers):
+                asked = asyncio.create_task(ask(workers))
                 await asyncio.sleep(0)
+                assert workers.running_count == 1
+                while not asked.done():
+                    asked.cancel()
+                    await asyncio.sleep(0)
             await ask(workers)
             found = len(workers._all)
             await workers.close()
@@ -727,12 +730,16 @@ class TestLimits:
         async def left() -> set[Any]:
             workers = one_worker(served)
             await workers.start()
-            asked = asyncio.create_task(ask(workers))
-            await asyncio.sleep(0)
-            while not asked.done():
-                asked.cancel()
+            await ask(workers)
+            with stopped(workers):
+                asked = asyncio.create_task(ask(workers))
                 await asyncio.sleep(0)
-            await workers.close()
+                while not asked.done():
+                    asked.cancel()
+                    await asyncio.sleep(0)
+                closing = asyncio.create_task(workers.close())
+                await asyncio.sleep(0)
+            await closing
             others = asyncio.all_tasks() - {asyncio.current_task()}
             await asyncio.gather(*others)
             found = {*others, *workers._all}
@@ -766,6 +773,56 @@ class TestLimits:
 
         assert asyncio.run(restart_count()) == 1
 
+    def test_a_worker_that_starts_slowly_is_not_ended_for_it(
+        self, served: Served
+    ) -> None:
+        """
+        Statements are refused until it is ready, and then answered.
+
+        Its starting was counted as the time of its first statement, and it was ended
+        for that: where workers started more slowly than statements might take, each
+        statement ended the one that was started for it, and none was answered.
+        """
+
+        async def refused_and_restarted() -> tuple[list[str], int]:
+            workers = one_worker(served)
+            await workers.start()
+            try:
+                sqlstates = []
+                with stopped(workers):
+                    for _ in range(3):
+                        with pytest.raises(SQLError) as refused:
+                            await ask(workers, timeout_seconds=0.01)
+                        sqlstates.append(refused.value.sqlstate)
+                await ask(workers)
+                return sqlstates, workers.restart_count
+            finally:
+                await workers.close()
+
+        assert asyncio.run(refused_and_restarted()) == (["57014"] * 3, 0)
+
+    def test_a_worker_that_does_not_start_at_all_is_replaced(
+        self, served: Served, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """When it has had much time."""
+
+        async def restart_count() -> int:
+            workers = one_worker(served)
+            await workers.start()
+            try:
+                (worker,) = workers._all
+                worker._process.send_signal(signal.SIGSTOP)
+                for _ in range(2):
+                    with pytest.raises(SQLError, match="still starts"):
+                        await ask(workers, timeout_seconds=0.01)
+                    monkeypatch.setattr(worker, "_start_due", 0.0)
+                await ask(workers)
+                return workers.restart_count
+            finally:
+                await workers.close()
+
+        assert asyncio.run(restart_count()) == 1
+
     def test_a_statement_without_room_for_a_worker_is_refused(
         self, served: Served
     ) -> None:
@@ -781,12 +838,11 @@ class TestLimits:
             await workers.start()
             try:
                 await ask(workers)
-                (process,) = workers._all
-                process._process.send_signal(signal.SIGSTOP)
-                with no_more_files():
+                with no_more_files(), stopped(workers):
                     asked = asyncio.create_task(ask(workers))
                     await asyncio.sleep(0)
                     assert workers.running_count == 1
+                    (process,) = workers._all
                     process._process.kill()
                     with pytest.raises(SQLError) as killed:
                         await asked
@@ -1139,11 +1195,18 @@ class TestLimits:
         with SQLServer(served.ha, config) as server, connect(server) as other:
             host, _, port = server.address.rpartition(":")
             with socket.create_connection((host, int(port)), WAIT_SECONDS) as slow:
+                slow.settimeout(WAIT_SECONDS)
                 slow.sendall(startup(user="me", database="flights"))
+                stream = slow.makefile("rb")
+                read_until(stream, b"Z")
                 question = (
                     b"SELECT repeat('x', 1000) FROM generate_series(1, 1000000)\0"
                 )
-                slow.sendall(message(b"Q", question))
+                # The time may be over before the first row; the session goes on then.
+                is_read = False
+                while not is_read:
+                    slow.sendall(message(b"Q", question))
+                    is_read = read_until(stream, b"D", b"Z")[b"D"] > 0
                 while int(server.observe().figures["connections"]) > 1:
                     assert other.execute(
                         "SELECT flights FROM delays WHERE carrier = 'AA'"
@@ -1233,7 +1296,19 @@ def no_more_files() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-async def ask(workers: Workers) -> None:
+@contextlib.contextmanager
+def stopped(workers: Workers) -> Iterator[None]:
+    """Have the one process of *workers* do nothing meanwhile."""
+    (worker,) = workers._all
+    worker._process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ProcessLookupError):  # a test has killed it
+            worker._process.send_signal(signal.SIGCONT)
+
+
+async def ask(workers: Workers, timeout_seconds: float = WAIT_SECONDS) -> None:
     """Have a statement be answered."""
     async with workers.answer(
         "me",
@@ -1244,7 +1319,7 @@ async def ask(workers: Workers) -> None:
         session=SessionFacts(
             user="me", database="", search_path=(), settings={}, process_id=1
         ),
-        timeout_seconds=WAIT_SECONDS,
+        timeout_seconds=timeout_seconds,
     ) as answer:
         assert await answer.rows()
 
