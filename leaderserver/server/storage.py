@@ -123,7 +123,7 @@ class LeaderStorage(Protocol):
 
     def commit(self, component_id: str, operations: Sequence[StoreOperation]) -> None:
         """
-        Do all of *operations* durably, or none.
+        Do all of *operations*, each of another path, durably, or none.
 
         Raises:
             VersionMismatchError: If a path is not at its version.
@@ -149,6 +149,7 @@ class MemoryStorage:
     def __init__(self, limits: StoreLimits | None = None) -> None:
         self._limits = StoreLimits() if limits is None else limits
         self._sizes_bytes: dict[str, int] = {}
+        self._all_bytes = 0  # the sum of these, which each commit asks for
         self._incarnation = 0
         self._epochs: dict[str, int] = {}
         self._values: dict[str, dict[str, VersionedValue]] = {}
@@ -213,26 +214,27 @@ class MemoryStorage:
         return found[:count_max]
 
     def commit(self, component_id: str, operations: Sequence[StoreOperation]) -> None:
-        """Do all of *operations*, or none."""
+        """Do all of *operations*, each of another path, or none."""
         values = self._values.get(component_id, {})
-        for operation in operations:
-            present = values.get(operation.path)
-            check_version(operation, 0 if present is None else present.version)
         growth_bytes = 0
-        for path, operation in {o.path: o for o in operations}.items():
+        for operation in operations:
+            path = operation.path
             present = values.get(path)
+            check_version(operation, 0 if present is None else present.version)
             if present is not None:
                 growth_bytes -= _cost_bytes(path, present.value)
             if isinstance(operation, Put):
                 growth_bytes += _cost_bytes(path, operation.value)
         component_bytes = self._sizes_bytes.get(component_id, 0) + growth_bytes
+        all_bytes = self._all_bytes + growth_bytes
         if growth_bytes > 0:  # what makes it smaller is never refused
             self._limits.check(
                 component_id=component_id,
                 component_bytes=component_bytes,
-                all_bytes=sum(self._sizes_bytes.values()) + growth_bytes,
+                all_bytes=all_bytes,
             )
         self._sizes_bytes[component_id] = component_bytes
+        self._all_bytes = all_bytes
         values = self._values.setdefault(component_id, {})
         for operation in operations:
             present = values.get(operation.path)
@@ -249,7 +251,7 @@ class MemoryStorage:
     def cleanup(self, component_id: str) -> None:
         """Remove what is stored of *component_id*, but for its epoch."""
         self._values.pop(component_id, None)
-        self._sizes_bytes.pop(component_id, None)
+        self._all_bytes -= self._sizes_bytes.pop(component_id, 0)
 
     def close(self) -> None:
         """Do nothing: memory goes with its owner."""

@@ -111,14 +111,14 @@ class StoreTasks:
                 detail=f"epoch {body.epoch} does not lead",
                 epoch_max=None if component is None else component.epoch_max,
             )
-        operations = tuple(
+        asked = [
             Put(record.path, record.value, record.version)
             if isinstance(record, PutRecord)
             else Delete(record.path, record.version)
             for record in body.operations
-        )
+        ]
         try:
-            check_operations(operations)  # our clients have; others may not
+            operations = check_operations(asked)  # our clients have; others may not
         except ConfigurationError as error:
             return FailedReply(reason=Failure.INVALID, detail=str(error))
         return CommitTask(component_id=body.component_id, operations=operations)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
 import tracemalloc
 from typing import TYPE_CHECKING
 
@@ -11,6 +13,7 @@ from election import Delete, Put
 from leaderserver.server.core.store_sizes import StoreFullError, StoreLimits
 from leaderserver.server.sqlite_storage import SQLiteStorage
 from leaderserver.server.storage import LeaderStorage, MemoryStorage
+from nameservice import VersionMismatchError
 
 
 if TYPE_CHECKING:
@@ -111,6 +114,36 @@ def test_another_limit_holds_from_the_next_commit_on(storage: LeaderStorage) -> 
     with pytest.raises(StoreFullError, match="c/job"):
         put(storage, "c/job", "p5")
     assert storage.get("c/job", "p4") is not None
+
+
+@pytest.mark.proves("N3")
+@pytest.mark.parametrize("seed", range(20))
+def test_what_all_hold_is_what_is_there(seed: int) -> None:
+    """N3: whatever was written, replaced, deleted, cleaned up or refused before."""
+    limits = StoreLimits(bytes_max=4_000, bytes_per_component_max=2_000)
+    rng, storage = random.Random(seed), MemoryStorage(limits)
+    for _ in range(300):
+        component_id = f"c/{rng.randrange(5)}"
+        if rng.random() < 0.05:
+            storage.cleanup(component_id)
+            continue
+        paths = rng.sample("abcdef", rng.randint(1, 3))
+        versions = (None, None, 0, 1)
+        with contextlib.suppress(StoreFullError, VersionMismatchError):
+            storage.commit(
+                component_id,
+                [
+                    Put(path, bytes(rng.randrange(600)), rng.choice(versions))
+                    if rng.random() < 0.7
+                    else Delete(path, None)
+                    for path in paths
+                ],
+            )
+    copy = MemoryStorage(limits)
+    for component_id, values in storage._values.items():
+        copy.commit(component_id, [Put(p, v.value) for p, v in values.items()])
+    assert storage._all_bytes == copy._all_bytes == sum(copy._sizes_bytes.values())
+    assert storage._sizes_bytes == copy._sizes_bytes
 
 
 @pytest.mark.proves("N3")
