@@ -254,7 +254,7 @@ class SQLServer:
                 f"bind {config.bind} cannot be used: {error.strerror or error}"
             ) from error
         try:
-            await self._workers.start()
+            self._workers.start()
             found_host, found_port = server.sockets[0].getsockname()[:2]
             shown = f"[{found_host}]" if ":" in found_host else found_host
             self._address = f"{shown}:{found_port}"

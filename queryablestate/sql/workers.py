@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import os
 import sys
+from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Final, final
 
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["Answer", "Workers"]
 
 _GRACE_SECONDS: Final = 5.0
-_START_SECONDS: Final = 60.0
+_START_SECONDS: Final = 120.0
 _STREAM_LIMIT_BYTES: Final = 1024 * 1024
 
 
@@ -135,8 +136,6 @@ class _Process:
         self._process = process
         self._frames = FrameReader(process.stdout, jobs.from_worker)
         self._is_given_up = False
-        self._is_ready = False
-        self._start_due = asyncio.get_running_loop().time() + _START_SECONDS
 
     @property
     def is_alive(self) -> bool:
@@ -166,19 +165,15 @@ class _Process:
 
     async def ready(self) -> None:
         """
-        Wait until it takes jobs.  It goes on to start if this is cancelled.
+        Wait until it takes jobs; once.
 
         Raises:
             SQLError: If it has ended.
+            TimeoutError: If it has not started in the time that any machine needs.
         """
-        if not self._is_ready:
-            assert isinstance(await self.receive(), Ready)
-            self._is_ready = True
-
-    def check_start(self) -> None:
-        """End it if it is not ready, and has had the time of any machine to be so."""
-        if asyncio.get_running_loop().time() > self._start_due:
-            self.kill()
+        async with asyncio.timeout(_START_SECONDS):
+            frame = await self.receive()
+        assert isinstance(frame, Ready)
 
     async def receive(self) -> FromWorker:
         try:
@@ -227,8 +222,11 @@ class Workers:
         self._setup = setup
         self._count = count
         self._turns = Turns(count)
-        self._idle: list[_Process] = []
+        self._ready: list[_Process] = []
+        self._waiters: deque[asyncio.Future[_Process]] = deque()
         self._all: set[_Process] = set()
+        self._starts: set[asyncio.Task[None]] = set()
+        self._unstarted_count = 0  # of `_starts`: those that are not in `_all` yet
         self._returning: set[asyncio.Task[None]] = set()
         self._is_closed = False
         self._numbers = itertools.count(1)
@@ -245,18 +243,67 @@ class Workers:
         """Return how many statements wait for their turn."""
         return self._turns.waiting_count
 
-    async def start(self) -> None:
-        """Start them."""
-        for _ in range(self._count):
-            self._idle.append(await self._start_one())
+    def start(self) -> None:
+        """Begin to start them."""
+        while self._is_short:
+            self._begin_start()
 
-    async def _start_one(self) -> _Process:
-        process = await _Process.start(self._setup)
-        if self._is_closed:  # it would be left behind
-            await process.close()
-            raise SQLError("57P01", "the server is shutting down", "connect again")
-        self._all.add(process)
-        return process
+    @property
+    def _is_short(self) -> bool:
+        return len(self._all) + self._unstarted_count < self._count
+
+    def _begin_start(self) -> None:
+        self._unstarted_count += 1
+        start = asyncio.create_task(self._start_one())
+        self._starts.add(start)
+        start.add_done_callback(self._starts.discard)
+
+    async def _start_one(self) -> None:
+        """Start one, and offer it; the one that waits for it is told if it fails."""
+        process: _Process | None = None
+        try:
+            try:
+                process = await _Process.start(self._setup)
+            finally:
+                self._unstarted_count -= 1
+            if self._is_closed:  # it would be left behind
+                await process.close()
+                return
+            self._all.add(process)
+            await process.ready()
+        except (OSError, SQLError) as error:  # TimeoutError is an OSError
+            if self._is_closed:
+                return  # it has ended with all others
+            self._log.warning("worker.unstarted", error=str(error) or "it takes long")
+            if process is not None:
+                process.kill()
+                await self._bury(process)
+            self._refuse()
+        else:
+            self._offer(process)
+
+    def _offer(self, process: _Process) -> None:
+        """Give *process*, which is ready, to the statement that has waited longest."""
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(process)
+                return
+        self._ready.append(process)
+
+    def _refuse(self) -> None:
+        """Tell the statement that has waited longest that there is no process."""
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_exception(
+                    SQLError(
+                        "53000",
+                        "no process can be started for this statement",
+                        "ask again later; the server's log has more",
+                    )
+                )
+                return
 
     @contextlib.asynccontextmanager
     async def answer(
@@ -353,52 +400,47 @@ class Workers:
                 turn.set_result(None)
 
     async def _take(self, timeout_seconds: float) -> _Process:
-        """Return a worker that is ready."""
-        process = await self._find()
+        """
+        Return a worker that is ready.
+
+        One that starts is not ended when the time is over: where workers start more
+        slowly than statements may take, none would be answered.
+        """
+        while self._ready:
+            process = self._ready.pop()
+            if process.is_alive:
+                return process
+            await self._bury(process)  # it was ended while it had nothing to do
+        waiter: asyncio.Future[_Process] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        if self._is_short:
+            self._begin_start()
         try:
             async with asyncio.timeout(timeout_seconds):
-                await process.ready()
+                return await waiter
         except BaseException as error:
-            # It goes on to start: where workers start more slowly than statements may
-            # take, each statement would end one, and none would be answered.
-            self._idle.insert(0, process)
+            if waiter.cancel() or waiter.cancelled():
+                with contextlib.suppress(ValueError):
+                    self._waiters.remove(waiter)
+            elif waiter.exception() is None:  # it came just as the time was over
+                self._offer(waiter.result())
             if isinstance(error, TimeoutError):
-                process.check_start()
                 raise SQLError(
                     "57014", "the process for this statement still starts", "ask again"
                 ) from None
             raise
-        return process
-
-    async def _find(self) -> _Process:
-        while self._idle:
-            process = self._idle.pop()
-            if process.is_alive:
-                return process
-            await self._bury(process)  # it was ended while it had nothing to do
-        try:
-            return await self._start_one()
-        except OSError as error:  # which would be one of the tool's connection
-            self._log.warning("worker.unstarted", error=str(error))
-            raise SQLError(
-                "53000",
-                "no process can be started for this statement",
-                "ask again later; the server's log has more",
-            ) from error
 
     async def _give_back(self, caller: str, process: _Process, answer: Answer) -> None:
         try:
             await answer.end()
             if process.is_alive:
-                self._idle.append(process)
+                self._offer(process)
                 return
             if self._is_closed:
                 return  # it has ended with all others
             await self._bury(process)
-            try:
-                self._idle.insert(0, await self._start_one())  # the ready ones first
-            except OSError as error:  # of no statement: the next one tries it again
-                self._log.warning("worker.unstarted", error=str(error))
+            if self._is_short:
+                self._begin_start()
         finally:
             self._leave(caller)
 
@@ -413,5 +455,5 @@ class Workers:
         self._is_closed = True
         processes, self._all = self._all, set()
         await asyncio.gather(*(process.close() for process in processes))
-        if self._returning:
-            await asyncio.wait(self._returning)
+        if others := self._returning | self._starts:
+            await asyncio.wait(others)

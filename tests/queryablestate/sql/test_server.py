@@ -48,6 +48,7 @@ from queryablestate.schema.schema import (
     StateSchema,
     StructType,
 )
+from queryablestate.sql import workers as workers_module
 from queryablestate.sql.config import SQLConfig
 from queryablestate.sql.connection import Connection, Shared
 from queryablestate.sql.desk import Desk
@@ -55,7 +56,7 @@ from queryablestate.sql.engine import Parser
 from queryablestate.sql.jobs import SessionFacts, Setup
 from queryablestate.sql.protocol.refusals import SQLError
 from queryablestate.sql.server import SQLServer
-from queryablestate.sql.workers import Workers
+from queryablestate.sql.workers import Answer, Workers
 from queryablestate.writer.rows import StateRows
 from tests.leaks import no_collection
 from tests.lodestar.publishing import MAX_PARALLELISM, Publisher
@@ -699,7 +700,7 @@ class TestLimits:
 
         async def worker_count() -> int:
             workers = one_worker(served)
-            await workers.start()
+            workers.start()
             await ask(workers)
             # It is stopped: to have it end a job takes longer than to cancel twice.
             with stopped(workers):
@@ -729,7 +730,7 @@ class TestLimits:
 
         async def left() -> set[Any]:
             workers = one_worker(served)
-            await workers.start()
+            workers.start()
             await ask(workers)
             with stopped(workers):
                 asked = asyncio.create_task(ask(workers))
@@ -760,7 +761,7 @@ class TestLimits:
 
         async def restart_count() -> int:
             workers = one_worker(served)
-            await workers.start()
+            workers.start()
             try:
                 await ask(workers)
                 (process,) = workers._all
@@ -786,8 +787,8 @@ class TestLimits:
 
         async def refused_and_restarted() -> tuple[list[str], int]:
             workers = one_worker(served)
-            await workers.start()
             try:
+                await spawned(workers)
                 sqlstates = []
                 with stopped(workers):
                     for _ in range(3):
@@ -801,27 +802,89 @@ class TestLimits:
 
         assert asyncio.run(refused_and_restarted()) == (["57014"] * 3, 0)
 
-    def test_a_worker_that_does_not_start_at_all_is_replaced(
-        self, served: Served, monkeypatch: pytest.MonkeyPatch
+    def test_a_statement_takes_the_worker_that_is_ready_first(
+        self, served: Served
     ) -> None:
-        """When it has had much time."""
+        """
+        Also one that comes free while it waits for another one to start.
 
-        async def restart_count() -> int:
-            workers = one_worker(served)
-            await workers.start()
+        A statement waited for the one that it had found, while others lay idle.
+        """
+
+        async def asked() -> None:
+            workers = Workers(setup_of(served), 2)
             try:
-                (worker,) = workers._all
-                worker._process.send_signal(signal.SIGSTOP)
-                for _ in range(2):
-                    with pytest.raises(SQLError, match="still starts"):
-                        await ask(workers, timeout_seconds=0.01)
-                    monkeypatch.setattr(worker, "_start_due", 0.0)
-                await ask(workers)
-                return workers.restart_count
+                await spawned(workers)
+                slow, *_ = workers._all
+                slow._process.send_signal(signal.SIGSTOP)
+                async with answering(workers):
+                    waiting = asyncio.create_task(ask(workers, caller="another"))
+                    await asyncio.sleep(0)
+                    assert workers.running_count == 2
+                await waiting
+                slow._process.send_signal(signal.SIGCONT)
             finally:
                 await workers.close()
 
-        assert asyncio.run(restart_count()) == 1
+        asyncio.run(asked())
+
+    @pytest.mark.parametrize("is_stopped", [False, True])
+    def test_a_worker_that_does_not_start_at_all_is_replaced(
+        self, served: Served, monkeypatch: pytest.MonkeyPatch, *, is_stopped: bool
+    ) -> None:
+        """
+        The one that waits for it is told, and whoever asks next has another one.
+
+        What it was told was to ask for less.
+        """
+
+        async def refused_and_restarted() -> tuple[list[str], int]:
+            workers = one_worker(served)
+            try:
+                monkeypatch.setattr(workers_module, "_START_SECONDS", 0.2)
+                await spawned(workers)
+                (process,) = workers._all
+                if is_stopped:
+                    process._process.send_signal(signal.SIGSTOP)
+                else:
+                    process._process.kill()
+                with pytest.raises(SQLError) as refused:
+                    await ask(workers)
+                monkeypatch.undo()
+                await ask(workers)
+                return [refused.value.sqlstate], workers.restart_count
+            finally:
+                await workers.close()
+
+        assert asyncio.run(refused_and_restarted()) == (["53000"], 1)
+
+    def test_no_worker_is_lost_however_statements_end(self, served: Served) -> None:
+        """Given up while they wait, just as a worker comes, or while they run."""
+
+        async def left() -> tuple[int, int, int]:
+            workers, rng = Workers(setup_of(served), 2), random.Random(1)
+            try:
+                for _ in range(40):
+                    asked = [
+                        asyncio.create_task(
+                            ask(workers, rng.choice((0.001, 1.0)), f"caller {number}")
+                        )
+                        for number in range(3)
+                    ]
+                    for _ in range(rng.randrange(20)):
+                        await asyncio.sleep(0)
+                    rng.choice(asked).cancel()
+                    if workers._all and rng.random() < 0.1:
+                        rng.choice(sorted(workers._all, key=id)).kill()
+                    await asyncio.gather(*asked, return_exceptions=True)
+                await asyncio.gather(ask(workers), ask(workers, caller="another"))
+                while others := workers._returning | workers._starts:
+                    await asyncio.wait(others)
+                return len(workers._all), len(workers._ready), workers.running_count
+            finally:
+                await workers.close()
+
+        assert asyncio.run(left()) == (2, 2, 0)
 
     def test_a_statement_without_room_for_a_worker_is_refused(
         self, served: Served
@@ -835,7 +898,7 @@ class TestLimits:
 
         async def refusals() -> list[str]:
             workers = one_worker(served)
-            await workers.start()
+            workers.start()
             try:
                 await ask(workers)
                 with no_more_files(), stopped(workers):
@@ -867,7 +930,7 @@ class TestLimits:
 
         async def ended() -> tuple[str, int]:
             workers = one_worker(served)
-            await workers.start()
+            workers.start()
             try:
                 await ask(workers)
                 (process,) = workers._all
@@ -1271,16 +1334,25 @@ LONG = (
 )
 
 
+def setup_of(served: Served) -> Setup:
+    """Return what workers are told first."""
+    return Setup(
+        settings=served.config.to_settings(),
+        memory_limit_bytes=64 * 1024 * 1024,
+        thread_count=1,
+    )
+
+
 def one_worker(served: Served) -> Workers:
     """Return the workers of a server that has one."""
-    return Workers(
-        Setup(
-            settings=served.config.to_settings(),
-            memory_limit_bytes=64 * 1024 * 1024,
-            thread_count=1,
-        ),
-        1,
-    )
+    return Workers(setup_of(served), 1)
+
+
+async def spawned(workers: Workers) -> None:
+    """Begin to start *workers*, and return when their processes are there."""
+    workers.start()
+    while workers._unstarted_count:  # noqa: ASYNC110 (nothing tells of it)
+        await asyncio.sleep(0)
 
 
 @contextlib.contextmanager
@@ -1308,10 +1380,20 @@ def stopped(workers: Workers) -> Iterator[None]:
             worker._process.send_signal(signal.SIGCONT)
 
 
-async def ask(workers: Workers, timeout_seconds: float = WAIT_SECONDS) -> None:
+async def ask(
+    workers: Workers, timeout_seconds: float = WAIT_SECONDS, caller: str = "me"
+) -> None:
     """Have a statement be answered."""
-    async with workers.answer(
-        "me",
+    async with answering(workers, timeout_seconds, caller) as answer:
+        assert await answer.rows()
+
+
+def answering(
+    workers: Workers, timeout_seconds: float = WAIT_SECONDS, caller: str = "me"
+) -> contextlib.AbstractAsyncContextManager[Answer]:
+    """Return a block with the answer to a statement."""
+    return workers.answer(
+        caller,
         token=None,
         text="SELECT 1",
         parameters=[],
@@ -1320,8 +1402,7 @@ async def ask(workers: Workers, timeout_seconds: float = WAIT_SECONDS) -> None:
             user="me", database="", search_path=(), settings={}, process_id=1
         ),
         timeout_seconds=timeout_seconds,
-    ) as answer:
-        assert await answer.rows()
+    )
 
 
 SUSPENDED = b"".join(
