@@ -154,7 +154,8 @@ class ZooKeeperConnection:
         credentials = load_credentials(config)
         self._acl = None if credentials is None else CREATOR_ALL_ACL + READ_ACL_UNSAFE
         addresses = config.server_addresses
-        # Every server can be tried twice within the connect timeout.
+        # Every server can be tried twice within the connect timeout, or once with twice
+        # the time.
         attempt_timeout_seconds = config.connect_timeout_seconds / 2 / len(addresses)
         retry = KazooRetry(
             max_tries=-1,
@@ -179,6 +180,7 @@ class ZooKeeperConnection:
             logger=logger,
             clock=clock,
             attempt_timeout_seconds=attempt_timeout_seconds,
+            server_count=len(addresses),
             on_ended=lambda: loop.call(self._ended),
         )
         self._client._connection = self._connection  # noqa: SLF001 - as above

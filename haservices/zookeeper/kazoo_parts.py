@@ -24,7 +24,11 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 
 from kazoo.client import KazooClient
-from kazoo.handlers.threading import AsyncResult, SequentialThreadingHandler
+from kazoo.handlers.threading import (
+    AsyncResult,
+    KazooTimeoutError,
+    SequentialThreadingHandler,
+)
 from kazoo.protocol.connection import ConnectionHandler
 from kazoo.protocol.serialization import Connect
 from kazoo.retry import KazooRetry
@@ -44,6 +48,7 @@ if TYPE_CHECKING:
 __all__ = ["KazooConnection", "KazooHandler", "KazooLog", "RemoveWatches"]
 
 _MESSAGE_COUNT_MAX: Final = 4
+_DOUBLINGS_MAX: Final = 20
 
 
 class RemoveWatches(NamedTuple):
@@ -198,11 +203,14 @@ class KazooConnection(ConnectionHandler):  # type: ignore[misc]
         logger: logging.Logger,
         clock: Clock,
         attempt_timeout_seconds: float,
+        server_count: int,
         on_ended: Callable[[], None],
     ) -> None:
         super().__init__(client, retry, logger=logger)
         self._clock = clock
         self._attempt_timeout_seconds = attempt_timeout_seconds
+        self._server_count = server_count
+        self._late_count = 0  # since the last handshake that was answered
         self._on_ended = on_ended
         self.session_timeout_ms = 0
         self.handshake_sent_ns = 0
@@ -219,9 +227,19 @@ class KazooConnection(ConnectionHandler):  # type: ignore[misc]
         is_handshake = isinstance(request, Connect)
         if is_handshake:
             # A server that is just starting may accept, and never read what it is sent.
+            # Servers that are slow have twice the time in each round: they would be
+            # given up for ever, and each attempt is another write for them.
+            doublings = min(self._late_count // self._server_count, _DOUBLINGS_MAX)
+            longest = self.client._session_timeout / MS_PER_SECOND  # noqa: SLF001
             timeout = min(timeout, self._attempt_timeout_seconds)
-        answer = super()._invoke(timeout, request, xid)
+            timeout = min(timeout * 2**doublings, longest)
+        try:
+            answer = super()._invoke(timeout, request, xid)
+        except KazooTimeoutError:
+            self._late_count += is_handshake
+            raise
         if is_handshake:
+            self._late_count = 0
             self.session_timeout_ms = answer[0].time_out
             self.handshake_sent_ns = sent_ns
         return answer

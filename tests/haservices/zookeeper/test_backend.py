@@ -38,7 +38,9 @@ from nameservice import (
     RemoteProtocolError,
     StaleEpochError,
     UnknownSessionError,
+    UnreachableError,
 )
+from tests.late_server import late_server
 from tests.opening import open_patiently
 from tests.recording import (
     WAIT_SECONDS,
@@ -446,6 +448,31 @@ class TestRevocation:
             follower.wait_for_confirm()
             assert not election.has_leadership(session.leader_session_id)
             proxy.heal()
+
+    def test_servers_that_answer_late_are_not_given_up_for_ever(
+        self, cluster: Cluster, zookeeper_server: ZooKeeperServer
+    ) -> None:
+        """
+        A greeting has twice the time in each round.
+
+        Each was given up after the same time, and was another write for servers that
+        had too much to do already.
+        """
+        with late_server(zookeeper_server.port) as server:
+            ha = cluster.open(
+                url=f"zookeeper://{server.address}{urlsplit(cluster.url).path}",
+                connect_timeout_seconds=1.0,
+                session_timeout_seconds=20.0,
+            )
+            session_id = ha.session_id
+            server.late_seconds = 0.7
+            server.cut()
+            store = ha.get_leader_store(JOB)
+            while True:
+                with contextlib.suppress(UnreachableError):
+                    assert store.get("no such path") is None
+                    break
+            assert ha.session_id == session_id
 
     def test_expiring_ends_every_entry_of_a_session(self, cluster: Cluster) -> None:
         """N6: the leader is revoked, waiting contenders queue last, nothing else."""
