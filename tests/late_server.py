@@ -68,7 +68,7 @@ class LateServer:
         self,
         source: socket.socket,
         target: socket.socket,
-        is_answer: bool,  # noqa: FBT001 (a thread has no keywords)
+        is_answer: bool,
     ) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(65_536):

@@ -137,7 +137,8 @@ class QuerySession:
             self._address = self._leader.address
             self._outbox.perform(ConnectTo(address=self._address))
             return
-        self._hello_id = self._outbox.next_number()
+        if self._hello_id is None:  # a late answer counts, too
+            self._hello_id = self._outbox.next_number()
         self._hello_due_ns = self._outbox.now_ns + self._answer_timeout_ns
         self._outbox.perform(SayHello(request_id=self._hello_id))
 
@@ -236,7 +237,7 @@ class QuerySession:
         self._connect_due_ns = self._hello_due_ns = self._refused_until_ns
 
     def welcomed(self, welcome: Welcome) -> None:
-        """Begin a session, if that is what was asked for last."""
+        """Begin a session, if one is asked for."""
         if welcome.request_id != self._hello_id:
             return
         self._hello_id = None

@@ -199,13 +199,13 @@ class StateRoutes:
         for traffic in self._wanting:
             if self._outbox.now_ns < traffic.describe_due_ns:
                 continue
-            if traffic.describe_id is not None:
-                del self._describing[traffic.describe_id]
-            number = self._outbox.next_number()
-            traffic.describe_id = number
-            traffic.describe_asked_ns = self._outbox.now_ns
+            number = traffic.describe_id
+            if number is None:
+                number = traffic.describe_id = self._outbox.next_number()
+                traffic.describe_asked_ns = self._outbox.now_ns
+                self._describing[number] = traffic
+            # Else a late answer counts, too: to what was asked first, for all we know.
             traffic.describe_due_ns = self._outbox.now_ns + self._answer_timeout_ns
-            self._describing[number] = traffic
             job_id, state_name = traffic.state
             self._outbox.send(
                 DescribeState(
