@@ -138,7 +138,8 @@ class GatewayServer:
             self._thread = thread
         if not self._started.wait(_START_SECONDS) or self.failure is not None:
             self.close()
-            raise ConfigurationError(f"cannot serve {self._url}: {self.failure}")
+            why = self.failure or f"it has not started in {_START_SECONDS:g} s"
+            raise ConfigurationError(f"cannot serve {self._url}: {why}")
         try:
             self._announce()
         except BaseException:

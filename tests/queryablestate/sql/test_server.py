@@ -858,13 +858,14 @@ class TestLimits:
 
         assert asyncio.run(refused_and_restarted()) == (["53000"], 1)
 
+    @pytest.mark.nightly
     def test_no_worker_is_lost_however_statements_end(self, served: Served) -> None:
         """Given up while they wait, just as a worker comes, or while they run."""
 
         async def left() -> tuple[int, int, int]:
             workers, rng = Workers(setup_of(served), 2), random.Random(1)
             try:
-                for _ in range(40):
+                for _ in range(100):
                     asked = [
                         asyncio.create_task(
                             ask(workers, rng.choice((0.001, 1.0)), f"caller {number}")
