@@ -154,8 +154,7 @@ class ZooKeeperConnection:
         credentials = load_credentials(config)
         self._acl = None if credentials is None else CREATOR_ALL_ACL + READ_ACL_UNSAFE
         addresses = config.server_addresses
-        # Every server can be tried twice within the connect timeout, or once with twice
-        # the time.
+        # Every server can be tried within half of the connect timeout.
         attempt_timeout_seconds = config.connect_timeout_seconds / 2 / len(addresses)
         retry = KazooRetry(
             max_tries=-1,

@@ -230,9 +230,7 @@ class KazooConnection(ConnectionHandler):  # type: ignore[misc]
             # Servers that are slow have twice the time in each round: they would be
             # given up for ever, and each attempt is another write for them.
             doublings = min(self._late_count // self._server_count, _DOUBLINGS_MAX)
-            longest = self.client._session_timeout / MS_PER_SECOND  # noqa: SLF001
-            timeout = min(timeout, self._attempt_timeout_seconds)
-            timeout = min(timeout * 2**doublings, longest)
+            timeout = min(timeout, self._attempt_timeout_seconds * 2**doublings)
         try:
             answer = super()._invoke(timeout, request, xid)
         except KazooTimeoutError:

@@ -139,6 +139,7 @@ class QuerySession:
             return
         if self._hello_id is None:  # a late answer counts, too
             self._hello_id = self._outbox.next_number()
+            self._epoch = self._leader.epoch
         self._hello_due_ns = self._outbox.now_ns + self._answer_timeout_ns
         self._outbox.perform(SayHello(request_id=self._hello_id))
 
@@ -202,8 +203,9 @@ class QuerySession:
             self._problem = None
             self._refusal = None
             return self.disconnect()
-        # It leads again, and knows nothing of what it was asked before.
-        return self._epoch < leader.epoch and self.end()
+        # It leads again, and knows nothing of what it was asked before.  Of a greeting
+        # that is under way, its answer tells.
+        return self.secret is not None and self._epoch < leader.epoch and self.end()
 
     def disconnect(self) -> bool:
         """Leave; return whether a session ended by that."""
@@ -241,6 +243,9 @@ class QuerySession:
         if welcome.request_id != self._hello_id:
             return
         self._hello_id = None
+        if max(welcome.leader_epoch, self._epoch) < self._leader.epoch:
+            self._greet_later()  # it has begun to lead anew since it said so
+            return
         self.secret = welcome.session
         self.key_count_max = max(1, welcome.keys_per_request_max)
         self.frame_size_bytes_max = welcome.frame_size_bytes_max

@@ -439,8 +439,14 @@ class ProxyLoop:
             self._send(link, refusal_of(error, hello.request_id))
             return
         self.port.admitted(link)
-        secret = secrets.token_bytes(SESSION_SIZE_BYTES)
-        self._sessions.open(secret, ProxySession(caller=caller, public_key=public_key))
+        secret = self._sessions.open(
+            secrets.token_bytes(SESSION_SIZE_BYTES),
+            ProxySession(
+                caller=caller,
+                public_key=public_key,
+                greeting=(link, hello.request_id),
+            ),
+        )
         welcome = Welcome(
             request_id=hello.request_id,
             session=secret,

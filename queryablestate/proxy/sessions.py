@@ -40,11 +40,14 @@ class ProxySession:
     Attributes:
         caller: As authenticated when the session was opened.
         public_key: The CURVE key of the connection, or None without CURVE.
+        greeting: The connection and the number of the `Hello` that opens it, which may
+            come again; None if it cannot.
         number: How many were opened before it.
     """
 
     caller: Caller
     public_key: str | None
+    greeting: tuple[int, int] | None = field(default=None, eq=False)
     number: int = field(default=0, eq=False)
 
 
@@ -59,12 +62,25 @@ class SessionTable:
         # Both in the order of their last use.
         self._sessions: OrderedDict[bytes, ProxySession] = OrderedDict()
         self._of_caller: dict[str, OrderedDict[bytes, None]] = {}
+        self._of_greeting: dict[tuple[int, int], bytes] = {}
 
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def open(self, secret: bytes, session: ProxySession) -> None:
-        """Open a session under *secret*, which was drawn at random."""
+    def open(self, secret: bytes, session: ProxySession) -> bytes:
+        """
+        Open a session under *secret*, which was drawn at random.
+
+        Returns:
+            The secret of the session: another one if it is open already, since its
+            greeting was repeated.  A second one could drive out the first.
+        """
+        greeting = session.greeting
+        if greeting is not None:
+            known = self._of_greeting.get(greeting)
+            if known is not None and self._sessions[known] == session:
+                return known
+            self._of_greeting[greeting] = secret
         name = session.caller.name
         if len(self._sessions) >= self._count_max:
             own = self._of_caller.get(name, OrderedDict())
@@ -76,6 +92,7 @@ class SessionTable:
         self._sessions[secret] = evolve(session, number=self._opened_count)
         self._opened_count += 1
         self._of_caller.setdefault(name, OrderedDict())[secret] = None
+        return secret
 
     def find(self, secret: bytes, *, public_key: str | None) -> ProxySession | None:
         """
@@ -120,6 +137,10 @@ class SessionTable:
 
     def _close(self, secret: bytes) -> None:
         session = self._sessions.pop(secret)
+        if session.greeting is not None and (
+            self._of_greeting.get(session.greeting) == secret
+        ):
+            del self._of_greeting[session.greeting]
         own = self._of_caller[session.caller.name]
         del own[secret]
         if not own:

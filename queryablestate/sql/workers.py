@@ -250,7 +250,9 @@ class Workers:
 
     @property
     def _is_short(self) -> bool:
-        return len(self._all) + self._unstarted_count < self._count
+        return (
+            not self._is_closed and len(self._all) + self._unstarted_count < self._count
+        )
 
     def _begin_start(self) -> None:
         self._unstarted_count += 1
@@ -271,14 +273,21 @@ class Workers:
                 return
             self._all.add(process)
             await process.ready()
-        except (OSError, SQLError) as error:  # TimeoutError is an OSError
+        except Exception as error:  # noqa: BLE001 (asyncio starts a thread, for one)
             if self._is_closed:
                 return  # it has ended with all others
             self._log.warning("worker.unstarted", error=str(error) or "it takes long")
             if process is not None:
                 process.kill()
                 await self._bury(process)
-            self._refuse()
+            if len(self._waiters) >= len(self._starts):  # of which this is one
+                self._refuse(
+                    SQLError(
+                        "53000",
+                        "no process can be started for this statement",
+                        "ask again later; the server's log has more",
+                    )
+                )
         else:
             self._offer(process)
 
@@ -291,18 +300,12 @@ class Workers:
                 return
         self._ready.append(process)
 
-    def _refuse(self) -> None:
+    def _refuse(self, error: SQLError) -> None:
         """Tell the statement that has waited longest that there is no process."""
         while self._waiters:
             waiter = self._waiters.popleft()
             if not waiter.done():
-                waiter.set_exception(
-                    SQLError(
-                        "53000",
-                        "no process can be started for this statement",
-                        "ask again later; the server's log has more",
-                    )
-                )
+                waiter.set_exception(error)
                 return
 
     @contextlib.asynccontextmanager
@@ -411,6 +414,8 @@ class Workers:
             if process.is_alive:
                 return process
             await self._bury(process)  # it was ended while it had nothing to do
+        if self._is_closed:
+            raise _shutting_down()
         waiter: asyncio.Future[_Process] = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         if self._is_short:
@@ -439,7 +444,7 @@ class Workers:
             if self._is_closed:
                 return  # it has ended with all others
             await self._bury(process)
-            if self._is_short:
+            if self._is_short:  # and not closed meanwhile
                 self._begin_start()
         finally:
             self._leave(caller)
@@ -453,7 +458,13 @@ class Workers:
     async def close(self) -> None:
         """End all.  Idempotent."""
         self._is_closed = True
+        while self._waiters:
+            self._refuse(_shutting_down())
         processes, self._all = self._all, set()
         await asyncio.gather(*(process.close() for process in processes))
         if others := self._returning | self._starts:
             await asyncio.wait(others)
+
+
+def _shutting_down() -> SQLError:
+    return SQLError("57P01", "the server is shutting down", "connect again")

@@ -58,6 +58,7 @@ class Conversation:
         core: The core.
         now_ns: Its time.
         state: What answers, if a test does not.
+        leader_epoch: Of the proxy, in which it welcomes: the highest that was told.
         done: Requests that were completed, in order.
     """
 
@@ -72,6 +73,7 @@ class Conversation:
         name_service: str | None = None,
     ) -> None:
         self.now_ns = 1_000
+        self.leader_epoch = 1
         self.core = QueryCore(
             config,
             now_ns=self.now_ns,
@@ -87,6 +89,8 @@ class Conversation:
 
     def step(self, event: QueryEvent) -> tuple[QueryEffect, ...]:
         """Have *event* happen; return what the core says, the answers excepted."""
+        if isinstance(event, LeaderTold):
+            self.leader_epoch = max(self.leader_epoch, event.epoch)
         effects = self.core.step(event, now_ns=self.now_ns)
         self.core.check_invariants()
         for effect in effects:
@@ -141,7 +145,7 @@ class Conversation:
             Welcome(
                 request_id=hello.request_id,
                 session=SECRET,
-                leader_epoch=1,
+                leader_epoch=self.leader_epoch,
                 keys_per_request_max=self.key_count_max,
                 frame_size_bytes_max=self.frame_size_bytes_max,
             )

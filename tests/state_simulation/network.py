@@ -28,6 +28,8 @@ __all__ = ["Connection", "Network"]
 
 _LATE_NS: Final = 1_500 * MS
 _CALM_NS: Final = MS
+_FAR_NS: Final = 210 * MS
+"""There and back takes longer than clients wait before they ask again."""
 
 
 @final
@@ -61,9 +63,14 @@ class Network:
         mean_ns = _CALM_NS if self.is_calm else self._plan.latency_ns
         return MS // 10 + round(self._rng.expovariate(1.0) * mean_ns)
 
+    @property
+    def away_ns(self) -> int:
+        """Return how far away clients are, while all else is well."""
+        return _FAR_NS if self.is_calm and self._plan.is_slow_for_good else 0
+
     def client_delay_ns(self) -> int:
         """Return how long a message of a client takes, and all that follow it."""
-        delay_ns = self.delay_ns()
+        delay_ns = self.delay_ns() + self.away_ns
         if not self.is_calm and self._rng.random() < self._plan.late / 10:
             self.counts["messages of clients late"] += 1
             delay_ns += self._rng.randrange(_LATE_NS)

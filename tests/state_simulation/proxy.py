@@ -383,9 +383,10 @@ class Proxy:
 
     def _greet(self, link: LinkId, hello: Hello) -> None:
         """Open a session."""
-        secret = self._rng.randbytes(SESSION_SIZE_BYTES)
-        session = ProxySession(caller=ANONYMOUS_CALLER, public_key=None)
-        self._sessions.open(secret, session)
+        session = ProxySession(
+            caller=ANONYMOUS_CALLER, public_key=None, greeting=(link, hello.request_id)
+        )
+        secret = self._sessions.open(self._rng.randbytes(SESSION_SIZE_BYTES), session)
         welcome = Welcome(
             request_id=hello.request_id,
             session=secret,

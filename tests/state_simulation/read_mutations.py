@@ -162,4 +162,12 @@ READ_MUTATIONS: Final = (
         after="        if now_ns >= registration.lease_until_ns:\n",
         seed=30_013,
     ),
+    Mutation(
+        name="last-greeting-alone-counts",
+        rule="S3: every key group is answered for again, also for clients far away",
+        module="queryablestate.client.session",
+        before="        if self._hello_id is None:  # a late answer counts, too\n",
+        after="        if self._outbox is not None:\n",
+        seed=10_009,
+    ),
 )

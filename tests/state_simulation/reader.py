@@ -52,6 +52,8 @@ __all__ = ["Reader"]
 
 _DEADLINE_NS: Final = 500 * MS
 _STRICT_DEADLINE_NS: Final = 6_000 * MS
+_TIMES_AWAY: Final = 8
+"""A greeting, a question for a route, two for rows, each there and back."""
 _RESTING: Final = 4
 """How much more seldom it asks when all is over but what nodes have left to do."""
 _PAGE_ROW_COUNTS: Final = (2, 5, 100)
@@ -132,6 +134,7 @@ class Reader:
         job_id, state_name = name = rng.choice(world.state_names)
         kind = world.kind_of(*name)
         deadline_ns = _STRICT_DEADLINE_NS if self._is_strict else _DEADLINE_NS
+        deadline_ns += world.network.away_ns * _TIMES_AWAY
         least = self._least(name) if rng.random() < 0.1 else None
         wish = _Wish(
             world.checker.asks(job_id, state_name, least),

@@ -147,12 +147,14 @@ class NetworkPlan:
         loss: Probability that a request or an answer of a writer or reader is lost.
         duplication: Probability that it arrives twice.
         late: Probability that it is very late.
+        is_slow_for_good: Whether clients are far away when all else is well, too.
     """
 
     latency_ns: int
     loss: float
     duplication: float
     late: float
+    is_slow_for_good: bool = False
 
 
 @frozen(kw_only=True)
@@ -278,13 +280,17 @@ def _with_ttl(seed: int, queries: tuple[QueryPlan, ...]) -> tuple[QueryPlan, ...
     )
 
 
-def _make_network(rng: Random, profile: Profile) -> NetworkPlan:
+def _make_network(seed: int, rng: Random, profile: Profile) -> NetworkPlan:
     is_lossy = rng.random() < 0.7 and profile is Profile.STORM
     return NetworkPlan(
         latency_ns=rng.choice((MS // 2, 2 * MS, 10 * MS)),
         loss=rng.choice((0.01, 0.05, 0.15)) if is_lossy else 0.0,
         duplication=rng.choice((0.0, 0.05, 0.2)),
         late=rng.choice((0.0, 0.02, 0.1)) if profile is Profile.STORM else 0.0,
+        # Of its own: what else a seed stands for stays.  With fewer sessions than
+        # clients, each ends those of the others before they have asked anything.
+        is_slow_for_good=Random(f"{seed}/slow").random() < 0.2
+        and _session_count(seed) > 1,
     )
 
 
@@ -350,7 +356,7 @@ def make_scenario(seed: int) -> Scenario:
         copy_ns=rng.choice((MS, 10 * MS, 60 * MS if is_storm else 10 * MS)),
         queries=_with_ttl(seed, _make_queries(rng)),
         reader_count=rng.choice((1, 2)),
-        network=_make_network(rng, profile),
+        network=_make_network(seed, rng, profile),
         store_ns=rng.choice((MS, 5 * MS, 20 * MS)),
         leader_store_ns=rng.choice((MS, 10 * MS, 40 * MS)),
         store_doubt=rng.choice((0.0, 0.0, 0.01, 0.05)) if is_storm else 0.0,

@@ -82,6 +82,7 @@ _PROGRESS_COUNT: Final = 2
 # A batch may fail a few times on what the faults have left behind: a commit that times
 # out, a run that must be told that it is over, a node that must find out what it lost.
 _BOUND_NS: Final = 3 * COMMIT_TIMEOUT_NS + 4 * SESSION_TIMEOUT_NS + 4_000 * MS
+_TIMES_AWAY_MAX: Final = 200  # a reader asks for one group of one state at a time
 _STEP_NS: Final = 100 * MS
 _PAGE_DELAY_NS_MAX: Final = 300 * MS
 # Of a write where no read may fail.  A disk is slow for a second at most, but a write
@@ -455,9 +456,10 @@ class World:
     def _await(self, rule: str, left: Callable[[], Sequence[object]]) -> int:
         """Wait until nothing is *left*, and return how long that took."""
         began_ns = self.timeline.now_ns
+        bound_ns = _BOUND_NS + _TIMES_AWAY_MAX * self.network.away_ns
         while missing := left():
             self.checker.require(
-                rule, self.timeline.now_ns - began_ns <= _BOUND_NS, missing
+                rule, self.timeline.now_ns - began_ns <= bound_ns, missing
             )
             self.timeline.run_until(self.timeline.now_ns + _STEP_NS)
         return self.timeline.now_ns - began_ns

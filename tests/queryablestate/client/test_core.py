@@ -209,6 +209,35 @@ class TestSession:
         assert keys_of(again) == ["N1"]
         assert talk.step(LeaderTold(address=ADDRESS, epoch=9)) == ()
 
+    def test_news_of_the_same_leader_ends_no_greeting(self) -> None:
+        """
+        Told once more, or told at last, who it is that we greet.
+
+        What it answered to the greeting of before counted no more: a proxy that took
+        longer than the time after which the name service is asked was asked in vain.
+        """
+        talk = Conversation(state_of(), first_address=ADDRESS)
+        read = talk.read("N1")
+        hello = talk.greet(read)
+        for _ in range(3):
+            assert talk.step(LeaderTold(address=ADDRESS, epoch=9)) == ()
+        talk.settle(talk.welcome(hello))
+        assert read.rows == [ROW]
+
+    def test_a_welcome_of_an_earlier_leadership_is_none(self) -> None:
+        """It has won anew since it said so, and knows nothing of the session."""
+        talk = Conversation(state_of())
+        talk.told(epoch=1)
+        read = talk.read("N1")
+        hello = talk.greet(read)
+        assert talk.step(LeaderTold(address=ADDRESS, epoch=9)) == ()
+        talk.leader_epoch = 1
+        assert talk.welcome(hello) == ()
+        (again,) = talk.wait_for_deadline()
+        talk.leader_epoch = 9
+        talk.settle(talk.welcome(again))
+        assert read.rows == [ROW]
+
     def test_an_unknown_session_is_opened_anew(self) -> None:
         """The proxy has forgotten us: greeted at once, asked again."""
         talk = Conversation(state_of())

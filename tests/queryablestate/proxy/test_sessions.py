@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 import pytest
+from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -58,6 +59,40 @@ class TestSecrets:
             found = table.find(secret(number), public_key=None)
             assert found is not None
             assert found.number == number
+
+
+class TestGreetings:
+    def test_one_that_is_repeated_opens_nothing(self) -> None:
+        """Its second session would be used by none, and drive out another."""
+        table = SessionTable(1)
+        greeted = evolve(session(), greeting=(7, 1))
+        assert table.open(secret(1), greeted) == secret(1)
+        assert table.open(secret(2), greeted) == secret(1)
+        assert table.find(secret(1), public_key=None) is not None
+        assert table.find(secret(2), public_key=None) is None
+
+    def test_another_one_opens_another_session(self) -> None:
+        """Over another connection, with another number, or as another caller."""
+        table = SessionTable(10)
+        others = [
+            evolve(session(), greeting=(7, 1)),
+            evolve(session(), greeting=(8, 1)),
+            evolve(session(), greeting=(7, 2)),
+            evolve(session(BOB), greeting=(7, 1)),
+            evolve(session(public_key="a key"), greeting=(8, 1)),
+        ]
+        for number, other in enumerate(others):
+            assert table.open(secret(number), other) == secret(number)
+        assert len(table) == len(others)
+
+    def test_one_whose_session_is_over_opens_another(self) -> None:
+        """And what was known of it goes with the session."""
+        table = SessionTable(1)
+        greeted = evolve(session(), greeting=(7, 1))
+        table.open(secret(1), greeted)
+        table.open(secret(2), evolve(session(), greeting=(8, 1)))
+        assert table.open(secret(3), greeted) == secret(3)
+        assert list(table._of_greeting) == [(7, 1)]
 
 
 class TestLimits:

@@ -16,7 +16,7 @@ import struct
 import threading
 import tracemalloc
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -858,6 +858,31 @@ class TestLimits:
 
         assert asyncio.run(refused_and_restarted()) == (["53000"], 1)
 
+    def test_what_waits_for_a_worker_is_told_of_the_end(self, served: Served) -> None:
+        """And of a thread that cannot be started: asyncio starts one for a process."""
+
+        async def refusals() -> list[str]:
+            workers = one_worker(served)
+            no_thread = RuntimeError("can't start new thread")
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(threading.Thread, "start", raises(no_thread))
+                workers.start()
+                with pytest.raises(SQLError) as unstarted:
+                    await ask(workers)
+            await spawned(workers)
+            with stopped(workers):
+                asked = asyncio.create_task(ask(workers))
+                await asyncio.sleep(0)
+                closing = asyncio.create_task(workers.close())
+                with pytest.raises(SQLError) as closed:
+                    await asked
+            await closing
+            with pytest.raises(SQLError) as late:
+                await ask(workers)
+            return [one.value.sqlstate for one in (unstarted, closed, late)]
+
+        assert asyncio.run(refusals()) == ["53000", "57P01", "57P01"]
+
     @pytest.mark.nightly
     def test_no_worker_is_lost_however_statements_end(self, served: Served) -> None:
         """Given up while they wait, just as a worker comes, or while they run."""
@@ -1367,6 +1392,15 @@ def no_more_files() -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def raises(error: Exception) -> Callable[..., None]:
+    """Return what raises *error*."""
+
+    def fail(*_: object) -> None:
+        raise error
+
+    return fail
 
 
 @contextlib.contextmanager
