@@ -833,7 +833,7 @@ class TestLimits:
         self, served: Served, monkeypatch: pytest.MonkeyPatch, *, is_stopped: bool
     ) -> None:
         """
-        The one that waits for it is told, and whoever asks next has another one.
+        The one that waits for it is told, and the next one has another worker.
 
         What it was told was to ask for less.
         """
