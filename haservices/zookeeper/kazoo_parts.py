@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 __all__ = ["KazooConnection", "KazooHandler", "KazooLog", "RemoveWatches"]
 
 _MESSAGE_COUNT_MAX: Final = 4
-_DOUBLINGS_MAX: Final = 20
+_DOUBLINGS_MAX: Final = 20  # longer than any session
 
 
 class RemoveWatches(NamedTuple):

@@ -216,7 +216,7 @@ class StateTraffic:
         floors: What was seen so far.
         describe_id: The request that asks for the route, or None.
         describe_due_ns: When to ask (again).
-        describe_asked_ns: When it was asked for last; first, if that was put again.
+        describe_asked_ns: When the last question for it was put for the first time.
         route_asked_ns: When the present one was asked for.
         direct: How its nodes are asked without the proxy, or None.
         direct_pause_ns: How long the last pause was before the route was asked for
