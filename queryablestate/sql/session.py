@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from queryablestate.client.async_client import AsyncQueryableStateClient
     from queryablestate.sql.desk import Desk
     from queryablestate.sql.settings import SessionSettings
-    from queryablestate.sql.workers import Answer
+    from queryablestate.sql.worker_process import Answer
 
 
 __all__ = ["Session"]

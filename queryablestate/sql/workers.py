@@ -1,211 +1,26 @@
-"""`Workers`: the processes that answer queries, and the answers as they come."""
+"""`Workers`: the processes that answer queries, and which statement has which."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import itertools
-import os
-import sys
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, final
 
 from nameservice import get_logger
-from queryablestate.sql import jobs
-from queryablestate.sql.jobs import (
-    Described,
-    Done,
-    FrameReader,
-    FromWorker,
-    Job,
-    More,
-    Ready,
-    Refused,
-    Rows,
-    Setup,
-    Stop,
-)
-from queryablestate.sql.memory import ALLOCATORS
+from queryablestate.sql.jobs import Job
 from queryablestate.sql.protocol.refusals import SQLError
 from queryablestate.sql.turns import Turns
+from queryablestate.sql.worker_process import Answer, WorkerProcess
 
 
 if TYPE_CHECKING:
-    from queryablestate.sql.jobs import Parameter, SessionFacts
+    from queryablestate.sql.jobs import Parameter, SessionFacts, Setup
 
 
-__all__ = ["Answer", "Workers"]
-
-_GRACE_SECONDS: Final = 5.0
-_START_SECONDS: Final = 120.0
-_STREAM_LIMIT_BYTES: Final = 1024 * 1024
-
-
-@final
-class Answer:
-    """
-    What a worker answers to one job.
-
-    Attributes:
-        columns: Names, and types as the engine has them.
-        parameters: The types of the parameters.
-        due: When its time is over, as the loop's clock tells it.
-    """
-
-    def __init__(self, process: _Process, job: Job) -> None:
-        self._process = process
-        self._number = job.number
-        self._is_over = False
-        self.due = asyncio.get_running_loop().time() + job.timeout_seconds
-        self.columns: Sequence[tuple[str, str]] = ()
-        self.parameters: Sequence[int] = ()
-
-    async def begin(self) -> None:
-        """
-        Learn the columns.
-
-        Raises:
-            SQLError: If the job has failed.
-        """
-        frame = await self._next()
-        assert isinstance(frame, Described)
-        self.columns = frame.columns
-        self.parameters = frame.parameters
-
-    async def rows(self) -> Sequence[bytes]:
-        """
-        Return the next rows; none at the end.
-
-        Raises:
-            SQLError: If the job has failed.
-        """
-        if self._is_over:
-            return ()
-        frame = await self._next()
-        if isinstance(frame, Done):
-            return ()
-        assert isinstance(frame, Rows)
-        self._process.send(More(number=self._number))
-        return frame.rows
-
-    async def _next(self) -> FromWorker:
-        while True:
-            try:
-                async with asyncio.timeout_at(self.due + _GRACE_SECONDS):
-                    frame = await self._process.receive()
-            except TimeoutError:
-                # It keeps its time itself, unless something is wrong with it.
-                self._process.kill()
-                raise SQLError("57014", "the statement took too long") from None
-            assert not isinstance(frame, Ready)
-            if frame.number != self._number:
-                continue
-            if isinstance(frame, Done | Refused):
-                self._is_over = True
-                if frame.is_worker_spent:
-                    self._process.kill()
-            if isinstance(frame, Refused):
-                raise SQLError(
-                    frame.sqlstate, frame.message, frame.hint, position=frame.position
-                )
-            return frame
-
-    async def end(self) -> None:
-        """Have the worker be ready for the next job, or end it."""
-        if self._is_over or not self._process.is_alive:
-            return
-        self._process.send(Stop(number=self._number))
-        try:
-            async with asyncio.timeout(_GRACE_SECONDS):
-                while not self._is_over:
-                    try:
-                        await self._next()
-                    except SQLError:  # it has said so, or has ended
-                        return
-        except TimeoutError:
-            self._process.kill()
-
-
-@final
-class _Process:
-    """One worker."""
-
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        assert process.stdout is not None
-        self._process = process
-        self._frames = FrameReader(process.stdout, jobs.from_worker)
-        self._is_given_up = False
-
-    @property
-    def is_alive(self) -> bool:
-        """Return whether it is of use: we have not ended it, nor has another."""
-        return not self._is_given_up and self._process.returncode is None
-
-    @classmethod
-    async def start(cls, setup: Setup) -> _Process:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "queryablestate.sql.worker",
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            limit=_STREAM_LIMIT_BYTES,
-            start_new_session=True,  # a terminal's Ctrl-C is for the server
-            env={**os.environ, **ALLOCATORS},
-        )
-        started = cls(process)
-        started.send(setup)
-        return started
-
-    def send(self, frame: jobs.ToWorker) -> None:
-        assert self._process.stdin is not None
-        if self.is_alive:
-            jobs.send(self._process.stdin, frame)
-
-    async def ready(self) -> None:
-        """
-        Wait until it takes jobs; once.
-
-        Raises:
-            SQLError: If it has ended.
-            TimeoutError: If it has not started in the time that any machine needs.
-        """
-        async with asyncio.timeout(_START_SECONDS):
-            frame = await self.receive()
-        assert isinstance(frame, Ready)
-
-    async def receive(self) -> FromWorker:
-        try:
-            frame: FromWorker = await self._frames.receive()
-        except (EOFError, OSError):
-            self.kill()
-            raise SQLError(
-                "57P01",
-                "the process that ran this statement has ended",
-                "ask again; if it ends again, ask for less at once",
-            ) from None
-        return frame
-
-    def kill(self) -> None:
-        self._is_given_up = True
-        with contextlib.suppress(ProcessLookupError):
-            self._process.kill()
-
-    async def ended(self) -> int:
-        """Return the status that it has ended with; a negative one is a signal."""
-        return await self._process.wait()
-
-    async def close(self) -> None:
-        assert self._process.stdin is not None
-        self._is_given_up = True
-        self._process.stdin.close()
-        try:
-            async with asyncio.timeout(_GRACE_SECONDS):
-                await self._process.wait()
-        except TimeoutError:
-            self.kill()
-            await self._process.wait()
+__all__ = ["Workers"]
 
 
 @final
@@ -222,9 +37,9 @@ class Workers:
         self._setup = setup
         self._count = count
         self._turns = Turns(count)
-        self._ready: list[_Process] = []
-        self._waiters: deque[asyncio.Future[_Process]] = deque()
-        self._all: set[_Process] = set()
+        self._ready: list[WorkerProcess] = []
+        self._waiters: deque[asyncio.Future[WorkerProcess]] = deque()
+        self._all: set[WorkerProcess] = set()
         self._starts: set[asyncio.Task[None]] = set()
         self._unstarted_count = 0  # of `_starts`: those that are not in `_all` yet
         self._returning: set[asyncio.Task[None]] = set()
@@ -262,10 +77,10 @@ class Workers:
 
     async def _start_one(self) -> None:
         """Start one, and offer it; the one that waits for it is told if it fails."""
-        process: _Process | None = None
+        process: WorkerProcess | None = None
         try:
             try:
-                process = await _Process.start(self._setup)
+                process = await WorkerProcess.start(self._setup)
             finally:
                 self._unstarted_count -= 1
             if self._is_closed:  # it would be left behind
@@ -291,22 +106,26 @@ class Workers:
         else:
             self._offer(process)
 
-    def _offer(self, process: _Process) -> None:
+    def _offer(self, process: WorkerProcess) -> None:
         """Give *process*, which is ready, to the statement that has waited longest."""
-        while self._waiters:
-            waiter = self._waiters.popleft()
-            if not waiter.done():
-                waiter.set_result(process)
-                return
-        self._ready.append(process)
+        waiter = self._next_waiter()
+        if waiter is None:
+            self._ready.append(process)
+        else:
+            waiter.set_result(process)
 
     def _refuse(self, error: SQLError) -> None:
         """Tell the statement that has waited longest that there is no process."""
+        waiter = self._next_waiter()
+        if waiter is not None:
+            waiter.set_exception(error)
+
+    def _next_waiter(self) -> asyncio.Future[WorkerProcess] | None:
         while self._waiters:
             waiter = self._waiters.popleft()
-            if not waiter.done():
-                waiter.set_exception(error)
-                return
+            if not waiter.done():  # else it was cancelled, and has not run since
+                return waiter
+        return None
 
     @contextlib.asynccontextmanager
     async def answer(
@@ -402,7 +221,7 @@ class Workers:
             if not turn.done():
                 turn.set_result(None)
 
-    async def _take(self, timeout_seconds: float) -> _Process:
+    async def _take(self, timeout_seconds: float) -> WorkerProcess:
         """
         Return a worker that is ready.
 
@@ -416,7 +235,9 @@ class Workers:
             await self._bury(process)  # it was ended while it had nothing to do
         if self._is_closed:
             raise _shutting_down()
-        waiter: asyncio.Future[_Process] = asyncio.get_running_loop().create_future()
+        waiter: asyncio.Future[WorkerProcess] = (
+            asyncio.get_running_loop().create_future()
+        )
         self._waiters.append(waiter)
         if self._is_short:
             self._begin_start()
@@ -435,7 +256,9 @@ class Workers:
                 ) from None
             raise
 
-    async def _give_back(self, caller: str, process: _Process, answer: Answer) -> None:
+    async def _give_back(
+        self, caller: str, process: WorkerProcess, answer: Answer
+    ) -> None:
         try:
             await answer.end()
             if process.is_alive:
@@ -449,7 +272,7 @@ class Workers:
         finally:
             self._leave(caller)
 
-    async def _bury(self, process: _Process) -> None:
+    async def _bury(self, process: WorkerProcess) -> None:
         """Count one that another is started for."""
         self._all.discard(process)
         self.restart_count += 1

@@ -16,7 +16,7 @@ import struct
 import threading
 import tracemalloc
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,7 @@ from queryablestate.schema.schema import (
     StateSchema,
     StructType,
 )
-from queryablestate.sql import workers as workers_module
+from queryablestate.sql import worker, worker_process
 from queryablestate.sql.config import SQLConfig
 from queryablestate.sql.connection import Connection, Shared
 from queryablestate.sql.desk import Desk
@@ -56,10 +56,12 @@ from queryablestate.sql.engine import Parser
 from queryablestate.sql.jobs import SessionFacts, Setup
 from queryablestate.sql.protocol.refusals import SQLError
 from queryablestate.sql.server import SQLServer
-from queryablestate.sql.workers import Answer, Workers
+from queryablestate.sql.worker_process import Answer
+from queryablestate.sql.workers import Workers
 from queryablestate.writer.rows import StateRows
 from tests.leaks import no_collection
 from tests.lodestar.publishing import MAX_PARALLELISM, Publisher
+from tests.queryablestate.reader_children import children_of
 from tests.queryablestate.sql.conftest import (
     CARRIERS,
     DELAYS,
@@ -841,7 +843,7 @@ class TestLimits:
         async def refused_and_restarted() -> tuple[list[str], int]:
             workers = one_worker(served)
             try:
-                monkeypatch.setattr(workers_module, "_START_SECONDS", 0.2)
+                monkeypatch.setattr(worker_process, "_START_SECONDS", 0.2)
                 await spawned(workers)
                 (process,) = workers._all
                 if is_stopped:
@@ -859,16 +861,23 @@ class TestLimits:
         assert asyncio.run(refused_and_restarted()) == (["53000"], 1)
 
     def test_what_waits_for_a_worker_is_told_of_the_end(self, served: Served) -> None:
-        """And of a thread that cannot be started: asyncio starts one for a process."""
+        """
+        And of a thread that cannot be started: asyncio starts one for a process.
+
+        That process had begun by then, and was left behind.
+        """
 
         async def refusals() -> list[str]:
             workers = one_worker(served)
+            before = worker_ids()
             no_thread = RuntimeError("can't start new thread")
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(threading.Thread, "start", raises(no_thread))
                 workers.start()
                 with pytest.raises(SQLError) as unstarted:
                     await ask(workers)
+            while worker_ids() != before:  # noqa: ASYNC110 (nothing tells of it)
+                await asyncio.sleep(0.01)
             await spawned(workers)
             with stopped(workers):
                 asked = asyncio.create_task(ask(workers))
@@ -1372,6 +1381,11 @@ def setup_of(served: Served) -> Setup:
 def one_worker(served: Served) -> Workers:
     """Return the workers of a server that has one."""
     return Workers(setup_of(served), 1)
+
+
+def worker_ids() -> Sequence[int]:
+    """Return the workers of this process."""
+    return children_of(os.getpid(), worker.__name__)
 
 
 async def spawned(workers: Workers) -> None:
