@@ -89,13 +89,13 @@ test: export JDK_JAVA_OPTIONS ?= $(java_options)
 test: setup classes
 	$(pytest) -n $(WORKERS) --dist loadfile -m "not drill and not nightly and not tiny" tests
 
-# Repetitions of what `make test` proves: all histories, seeds, rounds, backends and demos;
-# then the drills.
+# Repetitions of what `make test` proves: all seeds, rounds, backends and demos; more
+# examples of each property and longer histories; then the drills.
 nightly: export JDK_JAVA_OPTIONS ?= $(java_options)
 nightly: setup classes
 	$(pytest) -n $(WORKERS) --dist loadfile --timeout 1800 -m nightly tests
 	LODESTAR_HYPOTHESIS_PROFILE=night $(pytest) -n $(WORKERS) --dist loadfile \
-		--timeout 1800 $(stateful)
+		--timeout 1800 -m hypothesis tests
 	$(MAKE) drills
 
 # Seeded faults against the shipped cores; new examples for the state machines.

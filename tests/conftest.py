@@ -25,6 +25,7 @@ from queryablestate.writer.connections import close_writer_connections
 # hand.  No example database: nothing of one checkout leaks into the next.
 settings.register_profile(
     "test",
+    max_examples=40,
     derandomize=True,
     database=None,
     deadline=None,
@@ -35,8 +36,8 @@ settings.register_profile(
 # While one works (`make check-fast`): of state machines and of properties.
 settings.register_profile("fast", settings.get_profile("test"), max_examples=20)
 
-# The same, and all that a state machine asks for (`tests/machines.py`).
-settings.register_profile("night", settings.get_profile("test"))
+# More of the same, and all that a state machine asks for (`tests/tiers.py`).
+settings.register_profile("night", settings.get_profile("test"), max_examples=200)
 
 # New examples in every run; a failure prints the blob that replays it, and
 # `pytest --hypothesis-seed=N` repeats a whole run.
@@ -51,10 +52,14 @@ settings.register_profile(
 settings.register_profile(
     "mutation",
     settings.get_profile("test"),
+    max_examples=100,
     phases=(Phase.explicit, Phase.generate),
 )
 
 settings.load_profile(os.environ.get("LODESTAR_HYPOTHESIS_PROFILE", "test"))
+
+# Each process that loads numpy would start threads, with which none of ours computes.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 # Spark's workers run what we run, not the first python3 of the path.
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

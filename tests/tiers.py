@@ -18,7 +18,7 @@ from hypothesis import settings
 T = TypeVar("T")
 
 # By profile (tests/conftest.py), at the most.  Others run as many as are asked for.
-_EXAMPLES_MAX: Final = {"fast": 20, "test": 50}
+_EXAMPLES_MAX: Final = {"fast": 20, "test": 40}
 
 
 def machine_settings(*, examples: int | None = None, steps: int = 50) -> settings:

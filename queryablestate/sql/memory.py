@@ -22,6 +22,7 @@ ALLOCATORS: Final = {
     # Others reserve a gigabyte at once, or keep what was freed: both count as taken.
     "ARROW_DEFAULT_MEMORY_POOL": "system",
     "DUCKDB_JE_MALLOC_CONF": "retain:false",
+    "OPENBLAS_NUM_THREADS": "1",  # of numpy, which Arrow loads and we do not use
 }
 """Variables that a process has from its start whose memory is bounded."""
 

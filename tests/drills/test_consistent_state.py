@@ -134,6 +134,7 @@ def kill_at_random(
 
 @pytest.mark.proves("Q1", "Q2", "Q3", "Q4", "W1", "W3", "W4")
 @pytest.mark.shells
+@pytest.mark.nightly
 def test_every_answer_is_one_that_it_may_be(tmp_path: Path, report: Report) -> None:
     """Q1 to Q4, W1, W3, W4: between the last acknowledged and the last decided."""
     kill_at_random(tmp_path, report, rounds=1, seed=7, at_once=[3])

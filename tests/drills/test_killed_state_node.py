@@ -131,6 +131,7 @@ def kill_nodes(directory: Path, report: Report, *, rounds: int, seed: int) -> No
 
 @pytest.mark.proves("Q1", "Q3", "Q4", "W3", "W7")
 @pytest.mark.shells
+@pytest.mark.nightly
 def test_killed_node_fails_nobody_but_its_own_readers(
     tmp_path: Path, report: Report
 ) -> None:

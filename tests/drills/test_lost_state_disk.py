@@ -109,6 +109,7 @@ def check_whole(
 
 @pytest.mark.proves("W7")
 @pytest.mark.shells
+@pytest.mark.nightly
 def test_lost_rows_are_unavailable_until_they_are_replaced(
     tmp_path: Path, report: Report
 ) -> None:

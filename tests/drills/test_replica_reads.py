@@ -162,6 +162,7 @@ def _wait_until_whole(processes: StateProcesses) -> None:
 
 @pytest.mark.proves("D4", "D5", "Q1", "S4")
 @pytest.mark.shells
+@pytest.mark.nightly
 def test_a_stopped_node_costs_no_read(tmp_path: Path, report: Report) -> None:
     """D4, S4: the other copies answer, and what they say is true."""
     stop_nodes(

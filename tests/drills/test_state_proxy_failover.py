@@ -212,6 +212,7 @@ class Onlooker:
 @pytest.mark.parametrize(
     "writes_on", nightly_after(1, [False, True]), ids=["other-leader", "same-leader"]
 )
+@pytest.mark.nightly
 def test_lost_name_service_is_no_mixture(
     tmp_path: Path, report: Report, *, writes_on: bool
 ) -> None:

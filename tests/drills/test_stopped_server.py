@@ -112,6 +112,7 @@ def stop_server(
 
 @pytest.mark.proves("E9")
 @pytest.mark.shells
+@pytest.mark.nightly
 def test_a_pause_of_the_server_costs_nobody(
     server: Server, tmp_path: Path, report: Report
 ) -> None:

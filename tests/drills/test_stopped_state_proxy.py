@@ -139,6 +139,7 @@ def stop(leader: Service, driver: Driver) -> tuple[int, int]:
 
 @pytest.mark.proves("Q4")
 @pytest.mark.shells
+@pytest.mark.nightly
 def test_stopped_proxy_answers_nothing_of_its_past(
     tmp_path: Path, report: Report
 ) -> None:

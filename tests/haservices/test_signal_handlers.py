@@ -228,7 +228,9 @@ def test_services_are_closed_amid_what_their_thread_does(
     close_amid(partial(begin, names, name), places=PLACES, first=first, step=LINE_STEP)
 
 
-@pytest.mark.parametrize("after_calls", [False, True], ids=["lines", "calls"])
+@pytest.mark.parametrize(
+    "after_calls", nightly_after(1, [False, True]), ids=["lines", "calls"]
+)
 @pytest.mark.parametrize("first", nightly_after(1, range(LINE_STEP)))
 @pytest.mark.parametrize("name", ACTIONS)
 def test_what_the_main_thread_does_is_broken_off(

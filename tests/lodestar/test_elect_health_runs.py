@@ -10,7 +10,6 @@ from tests.lodestar.running import (
     Running,
     ask_here,
     contenders_of,
-    on_both,
     run,
 )
 from tests.recording import wait_until
@@ -88,7 +87,6 @@ class TestHealth:
         assert (result.exit_code, result.out) == (1, "")
         assert "did not come to lead flights in time" in result.err
 
-    @on_both
     def test_who_is_ill_resigns_and_contends_again_when_well(
         self, at: tuple[str, ...], flag: Path
     ) -> None:

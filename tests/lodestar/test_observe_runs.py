@@ -38,7 +38,6 @@ class TestNobody:
     """Where there is no leader, that is an answer (N6)."""
 
     @pytest.mark.proves("N6")
-    @on_both
     def test_asking_creates_nothing(self, ask: Ask, at: tuple[str, ...]) -> None:
         """N6, R6: after every question there is still no job and no contender."""
         assert ask("leader", "flights", *at).exit_code == 3
@@ -153,7 +152,6 @@ class TestLeader:
 
 class TestWatch:
     @pytest.mark.proves("N6")
-    @on_both
     def test_each_change_is_a_line(self, at: tuple[str, ...]) -> None:
         """N6: who leads now, then every change, as it comes; SIGTERM ends it with 0."""
         with Running("watch", "flights", *at) as watch:

@@ -50,7 +50,6 @@ class TestSessions:
 
 class TestRevoke:
     @pytest.mark.proves("N6")
-    @on_both
     def test_the_next_in_line_leads(self, ask: Ask, at: tuple[str, ...]) -> None:
         """N6: revoke ends a leadership; the one revoked ends its command."""
         with Running("elect", "flights", "a:1", *at, *LEAD) as first:
@@ -94,7 +93,6 @@ class TestRevoke:
 
 class TestTransfer:
     @pytest.mark.proves("N6")
-    @on_both
     def test_the_contender_that_is_named_leads(self, at: tuple[str, ...]) -> None:
         """N6: the holder ends its command, the one named leads; exit code 0."""
         with Running("elect", "flights", "a:1", *at, *LEAD) as first:
@@ -140,7 +138,6 @@ class TestTransfer:
 
 class TestExpire:
     @pytest.mark.proves("N6")
-    @on_both
     def test_what_the_session_led_goes_to_the_next(self, at: tuple[str, ...]) -> None:
         """N6: expire ends a session as silence would."""
         with Running("elect", "flights", "a:1", *at, *LEAD) as first:

@@ -9,14 +9,13 @@ import signal
 import pytest
 
 from haservices import HAConfig, campaign, open_ha_services
-from tests.lodestar.running import Running, on_both
+from tests.lodestar.running import Running
 
 
 pytestmark = pytest.mark.shells
 
 
 class TestWatchStore:
-    @on_both
     def test_what_is_there_comes_first_then_each_change(
         self, url: str, cluster_id: str
     ) -> None:

@@ -87,7 +87,7 @@ OPERATIONS_ACTIONS: Final[dict[str, Callable[[StateOperations], Any]]] = {
 
 
 @pytest.mark.parametrize("first", nightly_after(1, range(LINE_STEP)))
-@pytest.mark.parametrize("name", nightly_after(2, ["get", "close", "first", "scan"]))
+@pytest.mark.parametrize("name", nightly_after(1, ["get", "close", "first", "scan"]))
 def test_a_client_is_closed_amid_what_its_thread_does(
     url: str, name: str, first: int
 ) -> None:
@@ -101,7 +101,7 @@ def test_a_client_is_closed_amid_what_its_thread_does(
 
 
 @pytest.mark.parametrize("first", nightly_after(1, range(LINE_STEP)))
-@pytest.mark.parametrize("name", nightly_after(2, OPERATIONS_ACTIONS))
+@pytest.mark.parametrize("name", nightly_after(1, OPERATIONS_ACTIONS))
 def test_operations_are_closed_amid_what_their_thread_does(
     url: str, name: str, first: int
 ) -> None:
@@ -122,7 +122,7 @@ def test_operations_are_closed_amid_what_their_thread_does(
 
 
 @pytest.mark.parametrize("first", nightly_after(1, range(LINE_STEP)))
-@pytest.mark.parametrize("name", nightly_after(2, OPERATIONS_ACTIONS))
+@pytest.mark.parametrize("name", nightly_after(1, OPERATIONS_ACTIONS))
 def test_what_operators_do_is_broken_off(url: str, name: str, first: int) -> None:
     """A Ctrl-C before any line of it leaves what can be closed, and asked by others."""
 
@@ -194,7 +194,7 @@ def test_a_server_that_is_closed_logs_on_the_thread_that_closes(
 
 @pytest.mark.parametrize("count", [30, pytest.param(1_000, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize(
-    "name", nightly_after(2, ["cluster", "leaderserver", "gateway", "node", "proxy"])
+    "name", nightly_after(1, ["cluster", "leaderserver", "gateway", "node", "proxy"])
 )
 def test_a_server_is_broken_off_at_any_moment(
     tmp_path: Path, name: str, count: int

@@ -860,6 +860,14 @@ class TestLimits:
 
         assert asyncio.run(refused_and_restarted()) == (["53000"], 1)
 
+    def test_a_worker_loads_nothing_that_it_does_not_use(self, served: Served) -> None:
+        """Arrow would load pandas to look at a list, in each of them."""
+        with connect(served.server) as tool:
+            tool.execute("SELECT * FROM delays").fetchall()
+        loaded = [Path(f"/proc/{one}/maps").read_text() for one in worker_ids()]
+        assert any("pyarrow" in maps for maps in loaded)
+        assert not any("pandas" in maps for maps in loaded)
+
     def test_what_waits_for_a_worker_is_told_of_the_end(self, served: Served) -> None:
         """
         And of a thread that cannot be started: asyncio starts one for a process.
