@@ -3,9 +3,10 @@
 
 It has a thread of its own, because what it guards against is worst while the server's
 thread does nothing: libzmq's thread goes on reading.  It looks at the process's memory
-a hundred times a second, which costs next to nothing, and at the connections only when
-that has grown by more than new connections take (`MemoryGrowth`); then it looks more
-often for a while.  What must go, `Inflow` says.
+a hundred times a second, or less often where memory has not grown and a tenth of a
+second brings less than there is room for; and at the connections only when that has
+grown by more than new connections take (`MemoryGrowth`); then it looks more often for a
+while.  What must go, `Inflow` says.
 
 What counts as growth, and how often it looks then, goes by how much may wait: a limit
 of 19 MiB is a few milliseconds away, and who may have 256 has data of its own that come
@@ -44,6 +45,11 @@ __all__ = ["InflowGuard"]
 _INTERVAL_SECONDS: Final = 0.01
 _BYTES_PER_SECOND: Final = 16 << 30
 """Divides what may wait: then it is looked at ten times before that has come."""
+
+_QUIET_SECONDS_MAX: Final = 0.1
+_QUIET_BYTES_PER_SECOND: Final = 4 << 30
+"""Divides what there is room for while little comes; libzmq took 1.8 GB/s at most."""
+_QUIET_PART: Final = 64
 
 _GROWTH_PART: Final = 8
 _PAUSE_FACTOR: Final = 4
@@ -134,12 +140,13 @@ class InflowGuard:
         resident_bytes, own_bytes = self._taken_bytes()
         growth = MemoryGrowth(own_bytes, self._inflow.connection_count)
         grown_ns: int | None = None
+        is_quiet = True
         while not self._has_ended.wait(
-            _INTERVAL_SECONDS
-            if grown_ns is None
-            else min(_INTERVAL_SECONDS, self._inflow.bytes_max / _BYTES_PER_SECOND)
+            self._interval_seconds(is_quiet=is_quiet, has_grown=grown_ns is not None)
         ):
+            before_bytes = own_bytes
             resident_bytes, own_bytes = self._return_freed(*self._taken_bytes())
+            is_quiet = own_bytes - before_bytes <= self._inflow.bytes_max // _QUIET_PART
             connection_count = self._inflow.connection_count
             is_urgent = self._is_above(_URGENT_PERCENT, resident_bytes)
             now_ns = self._clock.now_ns()
@@ -164,6 +171,21 @@ class InflowGuard:
                     self._has_much_waited = False
                     return_freed()
             self._return_of_ended(now_ns)
+
+    def _interval_seconds(self, *, is_quiet: bool, has_grown: bool) -> float:
+        """Return how long to wait for the next look: an idle server should not wake."""
+        room_bytes = self._inflow.bytes_max
+        if has_grown:
+            return min(_INTERVAL_SECONDS, room_bytes / _BYTES_PER_SECOND)
+        if not is_quiet:
+            return _INTERVAL_SECONDS
+        if self._limit_bytes is not None:
+            last_bytes = self._limit_bytes * (100 - _URGENT_PERCENT) // 100
+            room_bytes = min(room_bytes, last_bytes)
+        return min(
+            max(_INTERVAL_SECONDS, room_bytes / _QUIET_BYTES_PER_SECOND),
+            _QUIET_SECONDS_MAX,
+        )
 
     def _is_above(self, percent: int, resident_bytes: int) -> bool:
         """Return whether that is more than *percent* of what the process may take."""

@@ -25,7 +25,7 @@ from election.effects import (
     RegistrationRefusal,
     RevokeLeadership,
 )
-from election.events import ElectionEvent, RevokeRequested
+from election.events import ElectionEvent, RevokeRequested, TimePassed
 from leaderserver.codec import publication_to_record
 from leaderserver.message_parts import AffirmationRecord
 from leaderserver.messages import (
@@ -143,6 +143,17 @@ class ElectionSteps:
             self._recorded_epochs.clear()
         if is_recording:
             self.work_on_storage(turn)
+
+    def catch_up(self, turn: Turn) -> None:
+        """
+        Do what is due by now.
+
+        For what asks of the election only who leads, and changes nothing in it: that is
+        what it would be after a step.
+        """
+        due_ns = self._core.next_deadline_ns()
+        if due_ns is not None and due_ns <= turn.now_ns:
+            self.step(TimePassed(), turn)
 
     def perform(self, effect: ElectionEffect, turn: Turn) -> None:
         """Tell clients what *effect* means for them."""

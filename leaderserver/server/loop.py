@@ -393,11 +393,9 @@ class ServerLoop:
         self._publishing.limiter.disconnect(connection)
 
     def _next_deadline_ns(self) -> int | None:
-        moments = (
-            self._service.next_deadline_ns(),
-            self._replies.next_deadline_ns(),
-        )
-        return earliest(moments)
+        service_ns = self._service.next_deadline_ns()
+        retry_ns = self._replies.next_deadline_ns()
+        return service_ns if retry_ns is None else earliest((service_ns, retry_ns))
 
     def _advance(self) -> None:
         """Take note of the time."""

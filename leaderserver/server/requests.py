@@ -164,7 +164,7 @@ class Requests:
             return
         match body:
             case GetRequest() | ListRequest() | CommitRequest() | CleanupRequest():
-                self._steps.step(TimePassed(), turn)
+                self._steps.catch_up(turn)
                 if self._stores.ask(client, number, body, turn):
                     self._steps.work_on_storage(turn)
             case RegisterRequest():

@@ -405,7 +405,7 @@ class LeaderService:
     ) -> Sequence[Outgoing]:
         """Take what came of *work*; return what to send, in order."""
         turn = Turn(now_ns=now_ns)
-        self._steps.step(TimePassed(), turn)  # what has ended by now is not granted
+        self._steps.catch_up(turn)  # what has ended by now is not granted
         self._steps.storage_done(work, outcomes, turn)
         return turn.outgoing
 

@@ -127,6 +127,12 @@ class StoreTasks:
     def answer(task: StorageTask, outcome: Outcome) -> ReplyBody:
         """Return what to answer to who asked for *task*."""
         match outcome:
+            case None:  # first: it is what becomes of most
+                if isinstance(task, GetTask):
+                    return ValueReply(value=b"", version=0)
+                return DoneReply()
+            case VersionedValue():
+                return ValueReply(value=outcome.value, version=outcome.version)
             case UncertainWriteError() if not isinstance(task, GetTask | ListTask):
                 return UncertainReply(detail=str(outcome))
             case VersionMismatchError() as error:
@@ -141,14 +147,8 @@ class StoreTasks:
                 return FailedReply(reason=Failure.LIMIT_REACHED, detail=str(outcome))
             case NameServiceError():
                 return FailedReply(reason=Failure.STORAGE, detail=str(outcome))
-            case VersionedValue():
-                return ValueReply(value=outcome.value, version=outcome.version)
             case tuple():
                 is_complete = len(outcome) < PAGE_SIZE
                 return PathsReply(paths=list(outcome), is_complete=is_complete)
-            case None:
-                if isinstance(task, GetTask):
-                    return ValueReply(value=b"", version=0)
-                return DoneReply()
             case _:
                 assert_never(outcome)

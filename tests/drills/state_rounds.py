@@ -233,7 +233,7 @@ def growth_by_rounds(
     for _ in range(warm_up_count):
         one_round(stage)
     gc.collect()
-    before, size_bytes = stage.settled_figures(), _resident_size_bytes()
+    before, size_bytes = stage.settled_figures(), _own_size_bytes()
     remembered: _Remembered = []
     for _ in range(round_count):
         remembered += one_round(stage)
@@ -242,14 +242,20 @@ def growth_by_rounds(
     # Others hear of closed connections a little later.
     assert_back_at(before, stage.figures)
     assert not [item for item in remembered if item() is not None]
-    return _resident_size_bytes() - size_bytes
+    return _own_size_bytes() - size_bytes
 
 
-def _resident_size_bytes() -> int:
-    """Return how much memory we have, what is free given back; 0 if not known."""
+def _own_size_bytes() -> int:
+    """
+    Return how much memory we have, what is free given back; 0 if not known.
+
+    What is of files comes and goes as the system likes: it drops pages of libraries
+    that were not used for a while, and reads them again.
+    """
     if sys.platform != "linux":
         return 0
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
-    pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
+    fields = Path("/proc/self/statm").read_text("ascii").split()
+    resident, of_files = int(fields[1]), int(fields[2])
+    return (resident - of_files) * os.sysconf("SC_PAGE_SIZE")

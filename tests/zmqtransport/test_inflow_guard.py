@@ -64,6 +64,40 @@ class TestFindConnections:
             after = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - likewise
             assert after == before
 
+    @pytest.mark.parametrize(
+        ("bytes_max", "limit_bytes", "is_quiet", "expected"),
+        [
+            (256 << 20, None, True, 1 / 16),  # 4 GiB/s would have filled it by then
+            (256 << 20, None, False, 0.01),
+            (256 << 20, 512 << 20, True, 0.15 / 8),  # that is urgent from 85 % on
+            (19 << 20, 256 << 20, True, 0.01),
+            (8 << 30, None, True, 0.1),
+        ],
+    )
+    def test_it_looks_before_there_is_no_room(
+        self,
+        bytes_max: int,
+        limit_bytes: int | None,
+        expected: float,
+        *,
+        is_quiet: bool,
+    ) -> None:
+        """N3: it wakes seldom only where what comes meanwhile has room."""
+        inflow = Inflow(
+            bytes_per_connection_max=1, bytes_max=bytes_max, frame_overhead_bytes=1
+        )
+        guard = InflowGuard(
+            inflow,
+            ports=[],
+            memory_limit_bytes=limit_bytes,
+            clock=SystemClock(),
+            component="test",
+            disconnect=lambda _: None,
+        )
+        found = guard._interval_seconds(is_quiet=is_quiet, has_grown=False)
+        assert found == pytest.approx(expected)
+        assert guard._interval_seconds(is_quiet=is_quiet, has_grown=True) <= 0.01
+
     def test_without_a_free_descriptor_it_watches_on(self) -> None:
         """N3: a flood of connections takes descriptors first, and then memory."""
         with ExitStack() as resources:
