@@ -129,7 +129,7 @@ bench: setup
 # See that each benchmark works, in tiny sizes.
 bench-tiny: export JDK_JAVA_OPTIONS ?= $(java_options)
 bench-tiny: setup classes
-	$(pytest) -n 2 --dist loadfile -m tiny tests/benchmarks
+	$(pytest) -n 2 --dist loadfile -m "tiny and not nightly" tests/benchmarks
 
 # Measure beside ZooKeeper, etcd, Redis, Flink and Spark; what is missing is installed if
 # that is possible, and reported if not.  QUESTIONS="reads …" for some.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import functools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import final
 
@@ -56,12 +56,6 @@ def marks_in(node: ast.AST) -> Iterator[tuple[str, list[str]]]:
                 value=ast.Attribute(value=ast.Name(id="pytest"), attr="mark"), attr=name
             ):
                 yield name, called.get(id(part), [])
-
-
-@functools.cache
-def tree_of(path: Path) -> ast.Module:
-    """Return the source of a test."""
-    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def proofs_in(tree: ast.Module, path: str) -> Iterator[Proof]:
@@ -118,13 +112,24 @@ def _names(node: ast.Assign) -> list[str]:
 
 
 @functools.cache
+def all_files() -> Mapping[str, tuple[list[Proof], list[list[str]]]]:
+    """Return what the tests in each file prove, and what each of its markers names."""
+    found = {}
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        source = path.read_text(encoding="utf-8")
+        if "proves" in source:
+            tree = ast.parse(source)
+            name = path.relative_to(ROOT).as_posix()
+            marks = [rules for mark, rules in marks_in(tree) if mark == "proves"]
+            is_collected = path.name.startswith("test_")
+            proofs = list(proofs_in(tree, name)) if is_collected else []
+            found[name] = (proofs, marks)
+    return found
+
+
 def all_proofs() -> list[Proof]:
     """Return every proof that the tests name."""
-    return [
-        proof
-        for path in sorted((ROOT / "tests").rglob("test_*.py"))
-        for proof in proofs_in(tree_of(path), path.relative_to(ROOT).as_posix())
-    ]
+    return [proof for proofs, _ in all_files().values() for proof in proofs]
 
 
 PROMISED, PLANNED = map(rules_of, PAGE.read_text(encoding="utf-8").split(NOT_BUILT))
@@ -160,14 +165,10 @@ class TestRules:
 
     def test_every_marker_is_where_it_counts(self) -> None:
         """None is at a helper, or is given what is no text."""
-        for path in sorted((ROOT / "tests").rglob("*.py")):
-            marks = [
-                rules for mark, rules in marks_in(tree_of(path)) if mark == "proves"
-            ]
-            assert all(marks), path
-            name = path.relative_to(ROOT).as_posix()
-            found = {p.rule for p in all_proofs() if p.test.startswith(f"{name}::")}
-            assert {rule for rules in marks for rule in rules} == found, path
+        for name, (proofs, marks) in all_files().items():
+            assert all(marks), name
+            found = {proof.rule for proof in proofs}
+            assert {rule for rules in marks for rule in rules} == found, name
 
 
 class TestReading:

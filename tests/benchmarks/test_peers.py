@@ -13,7 +13,7 @@ from benchmarks.peers._report import table
 from benchmarks.peers._sizes import TINY
 
 
-pytestmark = pytest.mark.shells
+pytestmark = [pytest.mark.shells, pytest.mark.tiny]
 
 
 def needs_nothing(peer: str) -> bool:

@@ -15,7 +15,7 @@ from tests.tiers import nightly_after, nightly_repeats
 
 
 ROOT = Path(__file__).parent.parent.parent
-SEEDS_PER_TEST = 20
+SEEDS_PER_TEST = 10
 
 
 @pytest.mark.proves(
