@@ -89,8 +89,8 @@ test: export JDK_JAVA_OPTIONS ?= $(java_options)
 test: setup classes
 	$(pytest) -n $(WORKERS) --dist loadfile -m "not drill and not nightly and not tiny" tests
 
-# Repetitions of what `make test` proves: all seeds, rounds, backends and demos; more
-# examples of each property and longer histories; then the drills.
+# Repetitions of what `make test` proves: all seeds, rounds, backends and demos, with more
+# examples of each property and more histories; then the drills.
 nightly: export JDK_JAVA_OPTIONS ?= $(java_options)
 nightly: setup classes
 	$(pytest) -n $(WORKERS) --dist loadfile --timeout 1800 -m nightly tests

@@ -3,10 +3,10 @@
 
 It has a thread of its own, because what it guards against is worst while the server's
 thread does nothing: libzmq's thread goes on reading.  It looks at the process's memory
-a hundred times a second, or less often where memory has not grown and a tenth of a
-second brings less than there is room for; and at the connections only when that has
-grown by more than new connections take (`MemoryGrowth`); then it looks more often for a
-while.  What must go, `Inflow` says.
+a hundred times a second, or less often, down to ten times, while memory does not grow
+and libzmq cannot fill the room that is left meanwhile; and at the connections only when
+memory has grown by more than new connections take (`MemoryGrowth`); then it looks more
+often for a while.  What must go, `Inflow` says.
 
 What counts as growth, and how often it looks then, goes by how much may wait: a limit
 of 19 MiB is a few milliseconds away, and who may have 256 has data of its own that come
@@ -141,6 +141,7 @@ class InflowGuard:
         growth = MemoryGrowth(own_bytes, self._inflow.connection_count)
         grown_ns: int | None = None
         is_quiet = True
+        looked_ns = self._clock.now_ns()
         while not self._has_ended.wait(
             self._interval_seconds(is_quiet=is_quiet, has_grown=grown_ns is not None)
         ):
@@ -151,7 +152,9 @@ class InflowGuard:
             is_urgent = self._is_above(_URGENT_PERCENT, resident_bytes)
             now_ns = self._clock.now_ns()
             if self._given_count != self._inflow.given_count:
-                self._given_count, self._given_ns = self._inflow.given_count, now_ns
+                # It was given that since the last look, and perhaps right after it.
+                self._given_count, self._given_ns = self._inflow.given_count, looked_ns
+            looked_ns = now_ns
             if is_urgent or (
                 now_ns >= self._look_due_ns
                 and growth.is_unexplained(
@@ -179,8 +182,10 @@ class InflowGuard:
             return min(_INTERVAL_SECONDS, room_bytes / _BYTES_PER_SECOND)
         if not is_quiet:
             return _INTERVAL_SECONDS
-        if self._limit_bytes is not None:
-            last_bytes = self._limit_bytes * (100 - _URGENT_PERCENT) // 100
+        room_bytes -= self._inflow.waiting_bytes  # when that was looked at last
+        limit_bytes = self._limit_bytes
+        if limit_bytes is not None:
+            last_bytes = limit_bytes * (100 - _URGENT_PERCENT) // 100
             room_bytes = min(room_bytes, last_bytes)
         return min(
             max(_INTERVAL_SECONDS, room_bytes / _QUIET_BYTES_PER_SECOND),

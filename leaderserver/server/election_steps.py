@@ -148,8 +148,8 @@ class ElectionSteps:
         """
         Do what is due by now.
 
-        For what asks of the election only who leads, and changes nothing in it: that is
-        what it would be after a step.
+        For what asks of the election only who leads: that is as it would be after a
+        step.
         """
         due_ns = self._core.next_deadline_ns()
         if due_ns is not None and due_ns <= turn.now_ns:

@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import Final, final
 
 
-__all__ = ["ALLOCATORS", "MemoryBound"]
+__all__ = ["ENVIRONMENT", "MemoryBound"]
 
-ALLOCATORS: Final = {
+ENVIRONMENT: Final = {
     # Others reserve a gigabyte at once, or keep what was freed: both count as taken.
     "ARROW_DEFAULT_MEMORY_POOL": "system",
     "DUCKDB_JE_MALLOC_CONF": "retain:false",
-    "OPENBLAS_NUM_THREADS": "1",  # of numpy, which Arrow loads and we do not use
+    # Arrow loads numpy, which would start threads with buffers; nothing computes there.
+    "OPENBLAS_NUM_THREADS": "1",
 }
 """Variables that a process has from its start whose memory is bounded."""
 

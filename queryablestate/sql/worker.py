@@ -151,7 +151,10 @@ class _Worker:
         field = Field("a", AtomicType.STRING)
         engine.create("main", "warm", {"a": "VARCHAR"})
         engine.insert_batches("main", "warm", [arrow.arrow_rows([field], [["a"]])])
-        engine.execute("SELECT a, count(*) FROM warm GROUP BY a ORDER BY a", {})
+        query = (
+            "SELECT a, count(*), TIMESTAMPTZ 'epoch' FROM warm GROUP BY a ORDER BY a"
+        )
+        engine.execute(query, {})
         engine.fetch(1)
         engine.close()
         self._memory = MemoryBound(self._setup.memory_limit_bytes)

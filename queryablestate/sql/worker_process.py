@@ -23,7 +23,7 @@ from queryablestate.sql.jobs import (
     Setup,
     Stop,
 )
-from queryablestate.sql.memory import ALLOCATORS
+from queryablestate.sql.memory import ENVIRONMENT
 from queryablestate.sql.protocol.refusals import SQLError
 
 
@@ -172,7 +172,7 @@ class WorkerProcess:
                 *(sys.executable, "-m", "queryablestate.sql.worker"),
                 stderr=None,
                 start_new_session=True,  # a terminal's Ctrl-C is for the server
-                env={**os.environ, **ALLOCATORS},
+                env={**os.environ, **ENVIRONMENT},
             )
         except BaseException:
             pipes.is_unwanted = True

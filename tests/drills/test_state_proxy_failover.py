@@ -25,7 +25,6 @@ from tests.drills.state_processes import Driver, StateProcesses
 from tests.drills.state_readers import Readers, check_contents
 from tests.drills.state_writing import JOB, KEYS, LOG, LOG_KEYS, ROWS, DrillQuery
 from tests.recording import wait_until
-from tests.tiers import nightly_after
 
 
 if TYPE_CHECKING:
@@ -210,7 +209,7 @@ class Onlooker:
 @pytest.mark.proves("W3", "W7")
 @pytest.mark.shells
 @pytest.mark.parametrize(
-    "writes_on", nightly_after(1, [False, True]), ids=["other-leader", "same-leader"]
+    "writes_on", [False, True], ids=["other-leader", "same-leader"]
 )
 @pytest.mark.nightly
 def test_lost_name_service_is_no_mixture(

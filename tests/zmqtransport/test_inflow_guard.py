@@ -65,18 +65,21 @@ class TestFindConnections:
             assert after == before
 
     @pytest.mark.parametrize(
-        ("bytes_max", "limit_bytes", "is_quiet", "expected"),
+        ("bytes_max", "waiting_bytes", "limit_bytes", "is_quiet", "expected"),
         [
-            (256 << 20, None, True, 1 / 16),  # 4 GiB/s would have filled it by then
-            (256 << 20, None, False, 0.01),
-            (256 << 20, 512 << 20, True, 0.15 / 8),  # that is urgent from 85 % on
-            (19 << 20, 256 << 20, True, 0.01),
-            (8 << 30, None, True, 0.1),
+            (256 << 20, 0, None, True, 1 / 16),  # 4 GiB/s would have filled it by then
+            (256 << 20, 128 << 20, None, True, 1 / 32),
+            (256 << 20, 300 << 20, None, True, 0.01),
+            (256 << 20, 0, None, False, 0.01),
+            (256 << 20, 0, 512 << 20, True, 0.15 / 8),  # that is urgent from 85 % on
+            (19 << 20, 0, 256 << 20, True, 0.01),
+            (8 << 30, 0, None, True, 0.1),
         ],
     )
     def test_it_looks_before_there_is_no_room(
         self,
         bytes_max: int,
+        waiting_bytes: int,
         limit_bytes: int | None,
         expected: float,
         *,
@@ -86,6 +89,7 @@ class TestFindConnections:
         inflow = Inflow(
             bytes_per_connection_max=1, bytes_max=bytes_max, frame_overhead_bytes=1
         )
+        inflow.waiting_bytes = waiting_bytes
         guard = InflowGuard(
             inflow,
             ports=[],
