@@ -173,6 +173,9 @@ class ZooKeeperConnection:
             connection_retry=retry,
             logger=logger,
         )
+        # Stopped amid its start, or closed amid its end, kazoo would run on.
+        self._lock = threading.RLock()  # guards `_is_ending`, and the start
+        self._is_ending = False
         self._connection = KazooConnection(
             self._client,
             self._client._conn_retry.copy(),  # noqa: SLF001 - it knows when to stop
@@ -201,16 +204,22 @@ class ZooKeeperConnection:
         return "; ".join(self._log.messages)
 
     def start(self) -> None:
-        """Begin to connect; return at once."""
-        self._client.start_async()
+        """Begin to connect; return at once.  Nothing if it was to end before."""
+        with self._lock:
+            if not self._is_ending:
+                self._client.start_async()
 
     def stop(self, grace_seconds: float) -> None:
         """
         End the session, and release everything.  Blocks; not on the loop.
 
+        Nothing if another has ended it, or does so now.
+
         Args:
             grace_seconds: How long the servers may take to answer the farewell.
         """
+        if not self._begin_end():
+            return
         # kazoo waits as long as a server takes to answer; we do not.
         stopping = threading.Thread(
             target=self._client.stop, name="zookeeper-stop", daemon=True
@@ -230,9 +239,17 @@ class ZooKeeperConnection:
         self._connection.abort()
 
     def abandon(self) -> None:
-        """Release everything after `Ended`."""
-        self._client.stop()
-        self._client.close()
+        """Release everything after `Ended`; nothing if another does so."""
+        if self._begin_end():
+            self._client.stop()
+            self._client.close()
+
+    def _begin_end(self) -> bool:
+        """Return whether the caller is to end it: the first one is."""
+        with self._lock:
+            is_first = not self._is_ending
+            self._is_ending = True
+            return is_first
 
     # -- requests --------------------------------------------------------------------
 

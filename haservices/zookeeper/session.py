@@ -349,9 +349,10 @@ class ZooKeeperSession:
             return
         # kazoo gave up though it was told not to: something in it broke.
         self._log.error("session.broken", detail=self._connection.last_messages)
-        broken = self._connection
-        self._connection = self._make_connection()
-        self._connection.start()
+        broken, self._connection = self._connection, self._make_connection()
+        # Who closes says so first, and then ends the connection that is there.
+        if not self.calls.is_closed:
+            self._connection.start()
         broken.abandon()
 
     def _refuse(self, refusal: NameServiceError) -> None:

@@ -18,10 +18,12 @@ from kazoo.exceptions import NoNodeError
 
 from election import Delete, LeaderElection, LeaderSession, LeaderStore, Put
 from haservices import Guarantee, HAConfig, HAServices, open_ha_services
+from haservices.event_loop import EventLoop
 from haservices.testing.tcp_proxy import TCPProxy
 from haservices.testing.zookeeper_server import ZooKeeperServer
 from haservices.zookeeper.backend import ZooKeeperHAServices
 from haservices.zookeeper.calls import BlockingCalls
+from haservices.zookeeper.connection import ZooKeeperConnection
 from haservices.zookeeper.operations import ZooKeeperOperations
 from haservices.zookeeper.packing import unused_bundles
 from haservices.zookeeper.paths import ComponentPaths
@@ -37,10 +39,12 @@ from nameservice import (
     NoLeaderError,
     RemoteProtocolError,
     StaleEpochError,
+    SystemClock,
     UnknownSessionError,
     UnreachableError,
 )
 from tests.late_server import late_server
+from tests.leaks import own_threads
 from tests.opening import open_patiently
 from tests.recording import (
     WAIT_SECONDS,
@@ -58,6 +62,7 @@ pytestmark = pytest.mark.shells
 
 JOB = "flights"
 SESSION_TIMEOUT_SECONDS = 1.5
+AMID_SECONDS = 0.3
 
 
 @pytest.fixture
@@ -897,6 +902,62 @@ class TestClosedMeanwhile:
         monkeypatch.setattr("haservices.zookeeper.store.read_children", read_and_close)
         with pytest.raises(LocalProtocolError, match="closed"):
             ha.cleanup(JOB)
+
+    @pytest.mark.parametrize("is_amid", [False, True])
+    def test_a_connection_that_ends_before_it_has_started_does_not_start(
+        self, zookeeper_server: ZooKeeperServer, *, is_amid: bool
+    ) -> None:
+        """L4: kazoo stopped amid a start had no pipe yet, and ran on for ever."""
+        before = own_threads()
+        loop = EventLoop("test-loop", SystemClock())
+        loop.start()
+        connection = ZooKeeperConnection(
+            HAConfig(url=zookeeper_server.url),
+            loop=loop,
+            clock=SystemClock(),
+            on_event=lambda _: None,
+            on_node_changed=lambda _: None,
+        )
+        ending = threading.Thread(target=connection.stop, args=(WAIT_SECONDS,))
+        handler = connection._client.handler
+        start_handler = handler.start
+
+        def start_amid_the_end() -> None:
+            start_handler()
+            ending.start()
+            ending.join(AMID_SECONDS)  # it may have to wait for the start
+
+        if is_amid:
+            handler.start = start_amid_the_end
+        else:
+            ending.start()
+            ending.join(WAIT_SECONDS)
+        loop.submit(connection.start).result(WAIT_SECONDS)
+        ending.join(WAIT_SECONDS)
+        loop.stop()
+        wait_until(lambda: own_threads() <= before)
+
+    def test_a_connection_that_is_made_while_all_is_closed_does_not_start(
+        self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """L4: the one before was ended, and its successor went on without an owner."""
+        before = own_threads()
+        ha = cluster.open()
+        session = ha._session
+        make = session._make_connection
+        closing = threading.Thread(target=ha.close)
+
+        def make_while_closing() -> ZooKeeperConnection:
+            closing.start()
+            wait_until(lambda: session.calls.is_closed)
+            closing.join(AMID_SECONDS)  # it may have to wait for this loop
+            return make()
+
+        monkeypatch.setattr(session, "_make_connection", make_while_closing)
+        broken = session.connection
+        session.loop.call(lambda: broken.stop(WAIT_SECONDS))
+        wait_until(lambda: session.connection is not broken)
+        wait_until(lambda: own_threads() <= before)
 
     @pytest.mark.proves("E7")
     def test_what_is_asked_amid_the_end_of_the_session_blocks_no_loop(
