@@ -14,6 +14,7 @@ a new session.  The submitter checks which session it is (`ZooKeeperSession`).
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from concurrent.futures import Future
@@ -222,13 +223,12 @@ class ZooKeeperConnection:
             return
         # kazoo waits as long as a server takes to answer; we do not.
         stopping = threading.Thread(
-            target=self._client.stop, name="zookeeper-stop", daemon=True
+            target=self._end, name="zookeeper-stop", daemon=True
         )
         stopping.start()
         stopping.join(grace_seconds)
         for _ in range(_ABORT_COUNT_MAX):
             if not stopping.is_alive():
-                self._client.close()
                 return
             self._connection.abort()
             stopping.join(_ABORT_INTERVAL_SECONDS)
@@ -241,8 +241,13 @@ class ZooKeeperConnection:
     def abandon(self) -> None:
         """Release everything after `Ended`; nothing if another does so."""
         if self._begin_end():
+            self._end()
+
+    def _end(self) -> None:
+        # One whose start has failed for want of descriptors has no pipe to wake it by.
+        with contextlib.suppress(AttributeError):
             self._client.stop()
-            self._client.close()
+        self._client.close()
 
     def _begin_end(self) -> bool:
         """Return whether the caller is to end it: the first one is."""

@@ -66,7 +66,7 @@ from nameservice import (
     get_logger,
 )
 from nameservice.answer import Answer
-from nameservice.clock import NS_PER_MS
+from nameservice.clock import NS_PER_MS, NS_PER_SECOND
 
 
 if TYPE_CHECKING:
@@ -80,6 +80,9 @@ __all__ = [
     "SessionListener",
     "ZooKeeperSession",
 ]
+
+# How long to wait before a connection that could not be made is tried again.
+_REPLACING_PAUSE_NS: Final = NS_PER_SECOND
 
 T = TypeVar("T")
 
@@ -162,15 +165,21 @@ class ZooKeeperSession:
             AuthenticationError: If our credentials were refused.
         """
         self.loop.start()
+        try:
+            self._open()
+        except BaseException:  # who interrupts this has nothing to close
+            self.close()
+            raise
+
+    def _open(self) -> None:
         self.loop.call(self._connection.start)
         if not self.calls.is_reachable.wait(self.config.connect_timeout_seconds):
-            detail = self._connection.last_messages
-            self.close()
             raise UnreachableError(
-                self.config.url, self.config.connect_timeout_seconds, detail
+                self.config.url,
+                self.config.connect_timeout_seconds,
+                self._connection.last_messages,
             )
         if self.calls.refusal is not None:
-            self.close()
             raise self.calls.refusal
 
     @property
@@ -204,13 +213,15 @@ class ZooKeeperSession:
         if not self.calls.is_closed:
             self.begin_closing()
             self.calls.is_closed = True
-            self._connection.stop(self.seconds_to_wait())
-            self._is_gone = True
-            self.loop.stop()
-            self.calls.end()
-            if self._probe is not None:
-                self._probe.stop()
-            self.closed.set_result(None)
+            try:
+                self._connection.stop(self.seconds_to_wait())
+            finally:
+                self._is_gone = True
+                self.loop.stop()
+                self.calls.end()
+                if self._probe is not None:
+                    self._probe.stop()
+                self.closed.set_result(None)
 
     # -- on the loop ---------------------------------------------------------------
 
@@ -349,11 +360,25 @@ class ZooKeeperSession:
             return
         # kazoo gave up though it was told not to: something in it broke.
         self._log.error("session.broken", detail=self._connection.last_messages)
-        broken, self._connection = self._connection, self._make_connection()
+        self._replace_connection()
+
+    def _replace_connection(self) -> None:
+        """Go on with another connection, as soon as there can be one."""
         # Who closes says so first, and then ends the connection that is there.
-        if not self.calls.is_closed:
-            self._connection.start()
-        broken.abandon()
+        if self.calls.is_closed:
+            return
+        broken = self._connection
+        try:
+            self._connection = self._make_connection()
+            if not self.calls.is_closed:
+                self._connection.start()
+        except (ConfigurationError, OSError, RuntimeError) as error:
+            # A file is just being replaced; or there are no descriptors, or threads.
+            self._log.error("session.broken", detail=str(error))
+            due_ns = self.clock.now_ns() + _REPLACING_PAUSE_NS
+            self.loop.call_at(due_ns, self._replace_connection)
+        if self._connection is not broken:
+            broken.abandon()
 
     def _refuse(self, refusal: NameServiceError) -> None:
         """Give up, and tell everybody who asks from now on."""

@@ -32,6 +32,7 @@ from haservices.zookeeper.session import ZooKeeperSession
 from haservices.zookeeper.store import ZooKeeperStoreDriver
 from haservices.zookeeper.store_core import Looked
 from nameservice import (
+    ConfigurationError,
     DidNotHappenError,
     LeadershipLostError,
     LocalProtocolError,
@@ -957,6 +958,44 @@ class TestClosedMeanwhile:
         broken = session.connection
         session.loop.call(lambda: broken.stop(WAIT_SECONDS))
         wait_until(lambda: session.connection is not broken)
+        wait_until(lambda: own_threads() <= before)
+
+    def test_a_file_that_is_just_being_replaced_costs_no_session_for_ever(
+        self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """L4: a connection that cannot be made is made a little later."""
+        session = cluster.open()._session
+        make = session._make_connection
+        errors: list[Exception] = [ConfigurationError("no such file"), OSError("full")]
+
+        def make_in_the_end() -> ZooKeeperConnection:
+            if errors:
+                raise errors.pop()
+            return make()
+
+        monkeypatch.setattr(session, "_make_connection", make_in_the_end)
+        broken = session.connection
+        session.loop.call(lambda: broken.stop(WAIT_SECONDS))
+        wait_until(lambda: session.connection is not broken and session.is_connected)
+        assert errors == []
+
+    def test_what_is_interrupted_while_it_opens_leaves_nothing(
+        self, zookeeper_server: ZooKeeperServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """L4: a Ctrl-C while one waits for a session that does not come."""
+        before = own_threads()
+        open_session = ZooKeeperSession.open
+
+        def interrupt(_: float | None) -> bool:
+            raise KeyboardInterrupt
+
+        def open_and_interrupt(session: ZooKeeperSession) -> None:
+            monkeypatch.setattr(session.calls.is_reachable, "wait", interrupt)
+            open_session(session)
+
+        monkeypatch.setattr(ZooKeeperSession, "open", open_and_interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            open_ha_services(zookeeper_server.url)
         wait_until(lambda: own_threads() <= before)
 
     @pytest.mark.proves("E7")
