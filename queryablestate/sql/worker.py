@@ -18,7 +18,6 @@ import os
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from importlib.abc import MetaPathFinder
 from typing import TYPE_CHECKING, Any, Final, final
 from weakref import WeakSet
 
@@ -54,6 +53,7 @@ from queryablestate.sql.jobs import (
 )
 from queryablestate.sql.kept import KeptStatements
 from queryablestate.sql.memory import MemoryBound
+from queryablestate.sql.no_pandas import NoPandas
 from queryablestate.sql.parameters import example_of, parameter_types, values_of
 from queryablestate.sql.protocol.messages import data_row
 from queryablestate.sql.protocol.refusals import SQLError, refusal_of
@@ -66,7 +66,6 @@ from queryablestate.sql.tables import Table, engine_folded, engine_type, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from types import ModuleType
 
     from queryablestate.client.async_client import AsyncQueryableStateClient
 
@@ -457,25 +456,6 @@ async def _fill_catalog(
             )
 
 
-@final
-class _NoPandas(MetaPathFinder):
-    """
-    Has pandas be not installed.
-
-    Arrow asks of every list whether it is one of pandas' own, and loads it to find out:
-    a third of the time that a worker takes to start, and 30 MB that nothing uses.
-    """
-
-    @staticmethod
-    def find_spec(
-        name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> None:
-        """Raise `ModuleNotFoundError` for pandas; leave all else to others."""
-        del path, target
-        if name == "pandas":
-            raise ModuleNotFoundError("No module named 'pandas'", name=name)
-
-
 async def _pipes() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """Return standard input and output as streams."""
     loop = asyncio.get_running_loop()
@@ -512,7 +492,7 @@ async def _main() -> None:
 def main() -> None:
     """Run one, until standard input ends."""
     configure_logging("warning")
-    sys.meta_path.insert(0, _NoPandas())
+    sys.meta_path.insert(0, NoPandas())
     with contextlib.suppress(EOFError, KeyboardInterrupt, BrokenPipeError):
         asyncio.run(_main())
 
