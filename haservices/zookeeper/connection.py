@@ -14,7 +14,6 @@ a new session.  The submitter checks which session it is (`ZooKeeperSession`).
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 from concurrent.futures import Future
@@ -244,9 +243,13 @@ class ZooKeeperConnection:
             self._end()
 
     def _end(self) -> None:
-        # One whose start has failed for want of descriptors has no pipe to wake it by.
-        with contextlib.suppress(AttributeError):
+        try:
             self._client.stop()
+        except AttributeError:
+            # One whose start has failed for want of descriptors has no pipe to be
+            # woken by, and nothing that runs.
+            if self._connection._write_sock is not None:  # noqa: SLF001 - kazoo's
+                raise
         self._client.close()
 
     def _begin_end(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import threading
@@ -15,6 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
+from structlog.testing import capture_logs
 
 from election import Delete, LeaderElection, LeaderSession, LeaderStore, Put
 from haservices import Guarantee, HAConfig, HAServices, open_ha_services
@@ -978,6 +980,36 @@ class TestClosedMeanwhile:
         session.loop.call(lambda: broken.stop(WAIT_SECONDS))
         wait_until(lambda: session.connection is not broken and session.is_connected)
         assert errors == []
+
+    def test_a_connection_that_cannot_start_is_replaced(
+        self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """L4: without descriptors it has no pipe to be woken by, and still ends."""
+        before = own_threads()
+        ha = cluster.open()
+        session = ha._session
+        make = session._make_connection
+        made: list[ZooKeeperConnection] = []
+
+        def refuse() -> None:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+        def make_with_too_few_files() -> ZooKeeperConnection:
+            made.append(make())
+            if len(made) == 1:
+                made[0]._client.handler.create_socket_pair = refuse
+            return made[-1]
+
+        monkeypatch.setattr(session, "_make_connection", make_with_too_few_files)
+        broken = session.connection
+        with capture_logs() as logs:
+            session.loop.call(lambda: broken.stop(WAIT_SECONDS))
+            wait_until(lambda: len(made) == 2 and session.is_connected)
+            session.loop.submit(lambda: None).result(WAIT_SECONDS)
+        assert not [entry for entry in logs if entry["event"] == "loop.failed"]
+        assert session.connection is made[1]
+        ha.close()
+        wait_until(lambda: own_threads() <= before)
 
     def test_what_is_interrupted_while_it_opens_leaves_nothing(
         self, zookeeper_server: ZooKeeperServer, monkeypatch: pytest.MonkeyPatch
