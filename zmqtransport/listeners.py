@@ -151,6 +151,8 @@ class Listener:
             self.socket.bind(self._address)
             self._spare = None  # it is libzmq's now
             events += self._wait(is_listening=True)
+            # Who waits for more by the descriptor is not told again of what waits.
+            events += self.monitor.receive()
         self._descriptor = self.monitor.listening_descriptor
         return events
 

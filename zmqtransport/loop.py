@@ -109,7 +109,7 @@ class PollLoop:
 
         self._drains: dict[ZMQSocket | int, Callable[[], None]] = {}
         self._polled: list[tuple[ZMQSocket | int, int]] = []
-        self._sockets: list[ZMQSocket] = []
+        self._sockets: dict[ZMQSocket, ZMQSocket | int] = {}  # as what it is polled
         self._deadline = LoopDeadline(SystemClock() if clock is None else clock)
         self._at_end: list[Callable[[], None]] = []
         self._failure: Exception | None = None
@@ -142,30 +142,50 @@ class PollLoop:
             frame_count_max: Longer messages are cut; see `receive_now`.
         """
         drain = partial(self._drain_socket, socket, on_message, frame_count_max)
-        self._add_socket(socket, drain)
+        self._add(socket, drain)
+        self._sockets[socket] = socket
 
     def add_readable(self, socket: ZMQSocket, on_readable: Callable[[], None]) -> None:
         """
         Serve *socket*: call *on_readable*, which receives from it, a burst at most.
 
         For sockets whose messages are worth taking together, such as a
-        `ConnectionMonitor`'s.
+        `ConnectionMonitor`'s, and of which nothing is sent but from *on_readable*.
+
+        They are polled by their descriptors: to ask ZeroMQ of a socket takes four
+        system calls in each turn.  A descriptor tells once that something has come.  So
+        it is looked until nothing waits, and who receives from *socket* elsewhere does
+        likewise.
         """
 
         def drain() -> None:
+            if socket not in self._sockets or not is_readable(socket):
+                return
             try:
                 on_readable()
             except Exception as exc:  # noqa: BLE001 (one socket, not the loop)
                 self._report(exc, where="readable")
+            look_again()
 
-        self._add_socket(socket, drain)
+        def look_again() -> None:
+            is_served = socket in self._sockets and not self._is_stopping
+            if is_served and is_readable(socket):
+                assert self._wake_pipe is not None
+                self._calls.append(drain)
+                self._wake_pipe.wake()
+
+        descriptor = int(socket.fd)
+        self._add(descriptor, drain)
+        self._sockets[socket] = descriptor
+        look_again()
 
     def remove_socket(self, socket: ZMQSocket) -> None:
         """Serve *socket* no more; nothing if it was not served."""
         self._check_thread()
-        if self._drains.pop(socket, None) is not None:
-            self._polled = [entry for entry in self._polled if entry[0] is not socket]
-            self._sockets.remove(socket)
+        source = self._sockets.pop(socket, None)
+        if source is not None:
+            del self._drains[source]
+            self._polled = [entry for entry in self._polled if entry[0] != source]
 
     def drain(self, socket: ZMQSocket) -> None:
         """
@@ -406,7 +426,7 @@ class PollLoop:
             self._report(exc, where="deadline")
             wait_ms = self._deadline.rest()
         for socket in self._sockets:
-            # pyzmq would poll standard input in place of a closed socket.
+            # Standard input would be polled in place of it, or some other file.
             if socket.closed:
                 raise LocalProtocolError(
                     f"a socket was closed while loop {self._name!r} served it: "
@@ -437,11 +457,6 @@ class PollLoop:
                 return  # the handler has removed it
             if index == 0 and not is_readable(socket):
                 return  # mostly one comes alone, and `Again` costs more than asking
-
-    def _add_socket(self, socket: ZMQSocket, drain: Callable[[], None]) -> None:
-        """Have *drain* called when *socket* is readable."""
-        self._add(socket, drain)
-        self._sockets.append(socket)
 
     def _add(self, source: ZMQSocket | int, drain: Callable[[], None]) -> None:
         """Have *drain* called when *source* is readable."""

@@ -242,6 +242,8 @@ def each_once(keys: Iterable[Any]) -> tuple[Any, ...]:
         raise ConfigurationError(message)
     given = tuple(keys)
     try:
+        if len(set(map(type, given))) == 1:
+            return tuple(dict.fromkeys(given))
         # Of keys that are equal, one may be of another type, and no key at all: True.
         return tuple({(type(key), key): key for key in given}.values())
     except TypeError:

@@ -352,14 +352,21 @@ class QueryCore:
     def _submit(self, requests: Sequence[Request]) -> None:
         """Take what the application asks."""
         outbox = self._outbox
+        waiting = outbox.requests
+        count_max = self._config.request_count_max
+        is_refusing = self._is_closed or self._session.refusal is not None
         reads: list[KeysRead] = []
         for request in requests:
-            error = self._error_on_entry(request)
-            outbox.requests[request] = None
-            if error is not None:
+            deadline_ns = request.deadline_ns
+            # A call for each of many requests is dear.
+            if is_refusing or len(waiting) >= count_max or deadline_ns <= outbox.now_ns:
+                error = self._error_on_entry(request)
+                waiting[request] = None
                 outbox.fail(request, error)
                 continue
-            outbox.expires_at(request.deadline_ns)
+            waiting[request] = None
+            if outbox.expiry_ns > deadline_ns:  # noqa: PLR1730 (a call is dear)
+                outbox.expiry_ns = deadline_ns
             match request:
                 case KeysRead():
                     reads.append(request)
@@ -374,8 +381,8 @@ class QueryCore:
         if reads:
             self._keys.ask(reads)
 
-    def _error_on_entry(self, request: Request) -> NameServiceError | None:
-        """Return why *request* is not even tried, or None."""
+    def _error_on_entry(self, request: Request) -> NameServiceError:
+        """Return why *request* is not even tried."""
         if self._is_closed:
             return LocalProtocolError(_CLOSED)
         if len(self._outbox.requests) >= self._config.request_count_max:
@@ -383,9 +390,10 @@ class QueryCore:
                 f"{self._config.request_count_max} requests wait for answers already: "
                 "wait for some of them, or ask for many keys at once with get_many"
             )
-        if request.deadline_ns <= self._outbox.now_ns:
+        refusal = self._session.refusal
+        if refusal is None or request.deadline_ns <= self._outbox.now_ns:
             return self._error_of_silence(request)
-        return self._session.refusal
+        return refusal
 
     def _drop(self, requests: Sequence[Request]) -> None:
         """Forget *requests*: no caller waits for them."""

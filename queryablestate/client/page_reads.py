@@ -124,7 +124,9 @@ class PageReads:
 
     def due_ns(self) -> int:
         """Return when `tend` must be called again."""
-        due_ns = min((one.late_ns for one in self._direct.values()), default=NEVER_NS)
+        due_ns = NEVER_NS
+        for asked in self._direct.values():
+            due_ns = min(due_ns, asked.late_ns)
         for read in self._waiting:
             due_ns = min(due_ns, read.hold_until_ns)
         return due_ns

@@ -276,7 +276,7 @@ class KeyReads:
         traffic.pause_ns = 0
         lane.answered()
         reads = flight.reads
-        if reads.count(reads[0]) == len(reads):
+        if len(reads) > 1 and reads.count(reads[0]) == len(reads):
             self._take_rows(reads[0], flight.places, rows, reading)
             return
         done = self._outbox.done

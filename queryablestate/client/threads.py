@@ -247,9 +247,10 @@ class QueryShell(QueryDriver):
         receives for itself and all others, it receives when the handler has returned:
         they all would wait for ever, past every deadline.
         """
-        if any(
-            waiter is not None and waiter.thread_id == self._main_thread_id
-            for waiter in (self._driver, *self._waiters)
+        driver, main_thread_id = self._driver, self._main_thread_id
+        if (driver is not None and driver.thread_id == main_thread_id) or (
+            self._waiters
+            and any(one.thread_id == main_thread_id for one in self._waiters)
         ):
             raise LocalProtocolError(_IN_A_HANDLER)
 

@@ -14,7 +14,9 @@ B2).  What one key holds goes whole, since it is of one moment.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Callable
 from functools import lru_cache
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final, assert_never, final
 
 from attrs import define
@@ -51,7 +53,7 @@ from queryablestate.wire.slices import Value, encode_in_slices
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from queryablestate.node.core.jobs import ServedJob
     from queryablestate.store.layout import Runs
@@ -81,6 +83,7 @@ _ENCODED_AT_ONCE_SIZE_BYTES: Final = 256 << 10
 """Encoding more than that takes a step of its own."""
 _SEVERAL_SIZE_BYTES_MAX: Final = 1 << 20
 _LOST_RETRY_SECONDS: Final = 10.0
+_PREFIX_OF: Final[Callable[[bytes], bytes]] = itemgetter(slice(GROUP_SIZE_BYTES))
 
 
 @final
@@ -251,10 +254,13 @@ def read_points(
     if read_values is None:
         return None
     values = read_values.values
+    payload = encode_payload(values)
+    if len(payload) > size_bytes_max:
+        return None
     return Found(
         read_values.view,
         keys,
-        encode_payload(values),
+        payload,
         None in values,
         read_values.valid_until_us,
         row_count=len(keys),
@@ -263,12 +269,9 @@ def read_points(
 
 def problem_of(question: Question, found: Found, served: ServedJob) -> Refusal | None:
     """Return why *found* is no answer though the node may give one, or None."""
-    prefixes = served.prefixes
-    for key in found.keys:
-        if key[:GROUP_SIZE_BYTES] not in prefixes:
-            # By the right route it would have gone elsewhere; here it is not missing.
-            return Refusal(request_id=question.question_id, code=STALE_ROUTE)
-    if found.is_elsewhere:
+    is_here = served.prefixes.issuperset(map(_PREFIX_OF, found.keys))
+    if found.is_elsewhere or not is_here:
+        # By the right route it would have gone elsewhere; here it is not missing.
         return Refusal(request_id=question.question_id, code=STALE_ROUTE)
     assert found.view is not None
     if found.view.lost:

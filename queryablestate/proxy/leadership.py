@@ -305,8 +305,10 @@ class ProxyControl:
         """Return when `advance` must be called, or None if it need not be."""
         if self.core is None:
             return self._reload_at_ns
-        moments = [self.core.next_deadline_ns()]
-        moments += [answer.not_before_ns for answer in self._held]
+        core_ns = self.core.next_deadline_ns()
+        if not self._held and not is_anybody_parked:
+            return core_ns  # mostly, and it is asked for each message
+        moments = [core_ns, *(answer.not_before_ns for answer in self._held)]
         if is_anybody_parked:
             # Then no node is late any more, and those who wait for one are answered.
             moments.append(self._settled_at_ns)

@@ -564,10 +564,9 @@ class ProxyLoop:
     # -- time --------------------------------------------------------------------------
 
     def _next_deadline_ns(self) -> int | None:
-        reads_ns = self._reads.next_deadline_ns()
-        control_ns = self.control.next_deadline_ns(
-            is_anybody_parked=self._reads.parked_count > 0
-        )
+        reads = self._reads
+        reads_ns = reads.next_deadline_ns()
+        control_ns = self.control.next_deadline_ns(is_anybody_parked=reads.has_parked)
         if reads_ns is None or control_ns is None:
             return control_ns if reads_ns is None else reads_ns
         return min(reads_ns, control_ns)

@@ -87,6 +87,7 @@ class NodeReads:
         pending_count_max: How many reads may wait for their answers.
 
     Attributes:
+        pending: What waits for their answers; not to be changed by others.
         questions: What they are asked.
         hedged_count: Reads that a second one was asked for, since the first was late.
         hedge_won_count: Those of them that the second one has answered.
@@ -112,21 +113,19 @@ class NodeReads:
         self.latencies = Latencies()
         self._cache = cache
         self._policy = HedgePolicy(hedging)
-        self._pending = PendingReads(pending_count_max)
-        self._watch = ReadWatch(
-            self._pending.reads, slow_delay_ns=hedging.slow_delay_ns
-        )
+        self.pending = PendingReads(pending_count_max)
+        self._watch = ReadWatch(self.pending.reads, slow_delay_ns=hedging.slow_delay_ns)
         self._charges = ReadCharges(limiter)
         self.takes_for_away: Callable[[str, int], bool] = _none_is_away
         self.questions = NodeQuestions(
-            self._pending,
+            self.pending,
             self._watch,
             is_unfit=self._policy.is_unresponsive,
             asks_copies=asks_copies,
         )
 
     def __len__(self) -> int:
-        return len(self._pending)
+        return len(self.pending)
 
     # -- leadership ----------------------------------------------------------------
 
@@ -143,10 +142,10 @@ class NodeReads:
 
     def stop_leading(self) -> list[ParkedQuestion]:
         """Forget everything; return what waits for answers."""
-        waiting = [read.asked for read in self._pending.reads.values()]
+        waiting = [read.asked for read in self.pending.reads.values()]
         self.takes_for_away = _none_is_away
         self.questions.stop_leading()
-        self._pending.clear()
+        self.pending.clear()
         self._policy.clear()
         self._watch.clear()
         self._charges.clear()
@@ -161,19 +160,11 @@ class NodeReads:
 
     def limit(self, pending_count_max: int) -> None:
         """Have *pending_count_max* reads wait for answers, from the next one on."""
-        self._pending.limit(pending_count_max)
-
-    def has_part(self, owner: str | LinkId, size_bytes: int) -> bool:
-        """Return whether there is no room for so much more of *owner*."""
-        return self._pending.has_part(owner, size_bytes)
-
-    def count_of_client(self, client: LinkId) -> int:
-        """Return how many answers *client* waits for."""
-        return self._pending.count_of_client(client)
+        self.pending.limit(pending_count_max)
 
     def next_deadline_ns(self) -> int | None:
         """Return when `expire` must be called again, or None if it need not be."""
-        due_ns = self._pending.next_deadline_ns()
+        due_ns = self.pending.next_deadline_ns()
         late_ns = self._watch.next_deadline_ns(delay_ns=self._policy.delay_ns)
         if late_ns is None:
             return due_ns
@@ -204,7 +195,7 @@ class NodeReads:
             is_watched=self.questions.may_ask_copies(location)
             and not is_awaited(location, ask),
         )
-        read_id, turned_away = self._pending.begin(read)
+        read_id, turned_away = self.pending.begin(read)
         outgoing = self._turn_away(turned_away) if turned_away else []
         if read_id in turned_away:
             return outgoing
@@ -225,7 +216,7 @@ class NodeReads:
     ) -> list[Outgoing]:
         """Pass a node's answer on to its asker; nothing if no asker waits."""
         self._policy.heard(node, now_ns=now_ns)
-        found = self._pending.find(node, answer.question_id)
+        found = self.pending.find(node, answer.question_id)
         if found is None:
             self._charges.settle(node, answer.question_id, answer.row_count, now_ns)
             return []
@@ -234,10 +225,10 @@ class NodeReads:
             assert read.node_asked_at_ns is not None
             if read.is_prompt and read.is_watched:
                 self._policy.took(node, now_ns - read.node_asked_at_ns)
-            self._pending.primary_replied(read_id, read)
+            self.pending.primary_replied(read_id, read)
             waited_ns = now_ns - read.node_asked_at_ns
             return self._told(read_id, read, answer, values, waited_ns, now_ns=now_ns)
-        attempt = self._pending.part_replied(read, index)
+        attempt = self.pending.part_replied(read, index)
         attempt.answers[index] = answer
         attempt.payloads[index] = values
         if read.is_prompt and read.is_watched:
@@ -253,23 +244,23 @@ class NodeReads:
         self, node: LinkId, refusal: Refusal, *, now_ns: int
     ) -> list[Outgoing]:
         """Refuse likewise what a node could not even be asked."""
-        found = self._pending.find(node, refusal.request_id)
+        found = self.pending.find(node, refusal.request_id)
         if found is None:
             row_count = refusal.row_count
             self._charges.settle(node, refusal.request_id, row_count, now_ns)
             return []
         read_id, read, index = found
         if index is not None:
-            self._pending.part_replied(read, index)
+            self.pending.part_replied(read, index)
             return self._copies_failed(read_id, read, now_ns)
         self._charges.pay(read.charge, refusal.row_count, now_ns)
-        self._pending.primary_replied(read_id, read)
+        self.pending.primary_replied(read_id, read)
         if refusal.code in _ELSEWHERE_PERHAPS:
             outgoing = self._move(read_id, read, now_ns)
             if read.attempt is not None:
                 read.refusal = refusal
                 return outgoing
-        cancelled = self.questions.cancel(self._pending.close(read_id))
+        cancelled = self.questions.cancel(self.pending.close(read_id))
         return [self._refusal_of(read, refusal, now_ns), *cancelled]
 
     def node_left(self, node: LinkId, *, now_ns: int) -> list[Outgoing]:
@@ -277,28 +268,28 @@ class NodeReads:
         outgoing: list[Outgoing] = []
         self._policy.forget(node)
         self._charges.forget(node)
-        for question_id in self._pending.of_node(node):
-            found = self._pending.find(node, question_id)
+        for question_id in self.pending.of_node(node):
+            found = self.pending.find(node, question_id)
             if found is None:
                 continue  # it was of a read that is over by now
             read_id, read, index = found
             if index is not None:
-                self._pending.part_replied(read, index)
+                self.pending.part_replied(read, index)
                 outgoing += self._copies_failed(read_id, read, now_ns)
                 continue
-            self._pending.primary_replied(read_id, read)
+            self.pending.primary_replied(read_id, read)
             outgoing += self._move(read_id, read, now_ns)
             read.node_asked_at_ns = None  # it may come back while others are asked
             if read.attempt is not None:
                 continue
-            self._pending.close(read_id)
+            self.pending.close(read_id)
             outgoing.append(self._answer_for(read, None, now_ns))
         return outgoing
 
     def client_left(self, client: LinkId) -> list[Outgoing]:
         """Forget what a client waits for, and have nodes do so, too (rule B2)."""
         waiting: list[tuple[LinkId, int]] = []
-        for read_id in self._pending.of_client(client):
+        for read_id in self.pending.of_client(client):
             waiting += self._abandon(read_id)
         return self.questions.cancel(waiting)
 
@@ -306,7 +297,7 @@ class NodeReads:
         """Refuse what *judge* returns a refusal for, and have nodes forget it."""
         refusals: list[Outgoing] = []
         waiting: list[tuple[LinkId, int]] = []
-        for read_id, read in list(self._pending.reads.items()):
+        for read_id, read in list(self.pending.reads.items()):
             refusal = judge(read)
             if refusal is not None:
                 refusals.append(refusal)
@@ -316,8 +307,8 @@ class NodeReads:
     def expire(self, *, now_ns: int) -> list[Outgoing]:
         """Ask others for what is late; refuse what is past its deadline (rule Q3)."""
         outgoing = self._hedge(now_ns)
-        for read_id in self._pending.take_late(now_ns=now_ns):
-            read = self._pending.reads[read_id]
+        for read_id in self.pending.take_late(now_ns=now_ns):
+            read = self.pending.reads[read_id]
             self._abandon(read_id)
             asked = read.asked
             node_id = read.location.node_ids[asked.ask.node_index]
@@ -383,8 +374,8 @@ class NodeReads:
     def _move_all(self, node: LinkId, now_ns: int) -> list[Outgoing]:
         """Ask others for all that an unresponsive node was asked."""
         outgoing: list[Outgoing] = []
-        for question_id in self._pending.of_node(node):
-            found = self._pending.find(node, question_id)
+        for question_id in self.pending.of_node(node):
+            found = self.pending.find(node, question_id)
             assert found is not None
             read_id, read, index = found
             if index is None:
@@ -431,7 +422,7 @@ class NodeReads:
         self, read_id: int, read: PendingRead, now_ns: int
     ) -> list[Outgoing]:
         """Go on without the others that were asked: one of them does not answer."""
-        outgoing = self.questions.cancel(self._pending.drop_copies(read))
+        outgoing = self.questions.cancel(self.pending.drop_copies(read))
         location = self.questions.present(read)
         if location is not None:
             if read.node is not None:
@@ -444,7 +435,7 @@ class NodeReads:
                     *outgoing,
                     self.questions.ask_primary(read_id, read, node, now_ns),
                 ]
-        outgoing += self.questions.cancel(self._pending.close(read_id))
+        outgoing += self.questions.cancel(self.pending.close(read_id))
         return [*outgoing, self._refusal_of(read, read.refusal, now_ns)]
 
     def _told(
@@ -459,7 +450,7 @@ class NodeReads:
     ) -> list[Outgoing]:
         """Answer a read; cancel what else was asked for it."""
         self._charges.pay(read.charge, answer.row_count, now_ns)
-        waiting = self._pending.close(read_id)
+        waiting = self.pending.close(read_id)
         if read.cache_key is not None:
             location = self.questions.location_of(read)
             if location is not None:
@@ -519,19 +510,19 @@ class NodeReads:
 
     def _turn_away(self, read_ids: Sequence[int]) -> list[Outgoing]:
         """Refuse reads whose places are others' now, and have nodes forget them."""
-        error = no_room_error(len(self._pending) - len(read_ids))
+        error = no_room_error(len(self.pending) - len(read_ids))
         refusals: list[Outgoing] = []
         waiting: list[tuple[LinkId, int]] = []
         for read_id in read_ids:
-            asked = self._pending.reads[read_id].asked
+            asked = self.pending.reads[read_id].asked
             waiting += self._abandon(read_id)
             refusals.append(failed(asked.client, asked.ask.request_id, error))
         return [*refusals, *self.questions.cancel(waiting)]
 
     def _abandon(self, read_id: int) -> list[tuple[LinkId, int]]:
         """Forget a read, but for who pays for it: its node will say how much."""
-        read = self._pending.reads[read_id]
-        waiting = self._pending.close(read_id)
+        read = self.pending.reads[read_id]
+        waiting = self.pending.close(read_id)
         if waiting:
             # One of them: that several were asked is the proxy's own decision.
             node, question_id = waiting[-1]

@@ -113,7 +113,7 @@ class ParkedQuestions:
         self._deadlines: list[tuple[int, int]] = []
 
     def __len__(self) -> int:
-        return len(self._shares)
+        return len(self._by_number)
 
     def next_deadline_ns(self) -> int | None:
         """Return the first deadline, or None if nothing waits."""

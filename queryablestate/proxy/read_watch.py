@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, final
 
-from nameservice.clock import earliest
-
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -43,12 +41,14 @@ class ReadWatch:
 
     def next_deadline_ns(self, *, delay_ns: int) -> int | None:
         """Return when the next read is late, or None if none is watched."""
-        return earliest(
-            (
-                self._first_late_ns(self._prompt, delay_ns),
-                self._first_late_ns(self._slow, self._slow_delay_ns),
-            )
-        )
+        prompt, slow = self._prompt, self._slow
+        for watched in (prompt, slow):
+            while watched and watched[0][1] not in self._reads:
+                watched.popleft()  # its read is over
+        if not slow:
+            return prompt[0][0] + delay_ns if prompt else None
+        late_ns = slow[0][0] + self._slow_delay_ns
+        return min(late_ns, prompt[0][0] + delay_ns) if prompt else late_ns
 
     def take_late(
         self, *, delay_ns: int, now_ns: int
@@ -77,11 +77,3 @@ class ReadWatch:
         """Forget everything."""
         self._prompt.clear()
         self._slow.clear()
-
-    def _first_late_ns(
-        self, watched: deque[tuple[int, int, bool]], late_after_ns: int
-    ) -> int | None:
-        """Return when the first of *watched* is late; forget those that are over."""
-        while watched and watched[0][1] not in self._reads:
-            watched.popleft()
-        return watched[0][0] + late_after_ns if watched else None

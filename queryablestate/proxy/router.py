@@ -230,6 +230,11 @@ class ReadRouter:
         """Return how many questions wait for their nodes."""
         return len(self._parked)
 
+    @property
+    def has_parked(self) -> bool:
+        """Return whether any waits for its node."""
+        return bool(self._parked)
+
     def next_deadline_ns(self) -> int | None:
         """Return when `expire` must be called again, or None if it need not be."""
         first = self.nodes.next_deadline_ns()
@@ -454,9 +459,9 @@ class ReadRouter:
                 f"{ask.key_count} keys are too many for one question: at most "
                 f"{limits.keys_per_request_max}"
             )
-        if self.nodes.has_part(owner, size_bytes):
+        if self.nodes.pending.has_part(owner, size_bytes):
             return no_room_error(len(self.nodes))
-        own_count = self.nodes.count_of_client(client)
+        own_count = self.nodes.pending.count_of_client(client)
         if own_count >= limits.client_pending_count_max:
             return DidNotHappenError(
                 f"{own_count} questions of this connection wait for answers already: "

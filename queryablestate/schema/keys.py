@@ -35,6 +35,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
+from itertools import repeat
 from typing import Any, Final, cast, final
 
 from xxhash import xxh64_intdigest
@@ -417,16 +418,17 @@ class KeyCodec:
             return self._storage_keys_of_any(keys)
         texts = cast("Sequence[str]", keys)
         try:
-            encoded = [text.encode() for text in texts]
+            encoded = list(map(str.encode, texts))
         except UnicodeEncodeError as error:
             raise self._key.wrong(error.object, str(error)) from None
-        numbers = [xxh64_intdigest(data, HASH_SEED) for data in encoded]
+        numbers = list(map(xxh64_intdigest, encoded, repeat(HASH_SEED)))
         heads = self._heads
         count = self._max_parallelism
         if _LONG_COUNT % count:
             # Spark's hash is signed; where this is 0, its remainder is the same.
             numbers = [n - _LONG_COUNT if n > _LONG_MAX else n for n in numbers]
-        encoded = [escaped(data) if 0 in data else data for data in encoded]
+        if 0 in b"".join(encoded):
+            encoded = [escaped(data) if 0 in data else data for data in encoded]
         size_bytes = max(map(len, encoded))
         if size_bytes > _STRING_SIZE_BYTES_MAX:
             raise KeyTooLargeError(size_bytes + 3, KEY_SIZE_BYTES_MAX)

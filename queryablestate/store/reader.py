@@ -59,6 +59,8 @@ if TYPE_CHECKING:
 __all__ = ["Read", "ReadEnvironment", "StoreReader"]
 
 _KNOWN_COUNT_MAX: Final = 4096
+_SHORT_COUNT_MAX: Final = 1_024
+"""So many rows are looked up in less than a millisecond."""
 
 T = TypeVar("T")
 
@@ -111,6 +113,8 @@ class StoreReader:
         self._meta = environment.meta
         self._slots = environment.slots
         self._known: dict[int, tuple[bytes, tuple[StateView, _Database]]] = {}
+        # As of which transaction; to ask LMDB takes as long as three short reads.
+        self._row_sizes: dict[_Database, tuple[int, float | None]] = {}
 
     def get_values(
         self,
@@ -137,7 +141,9 @@ class StoreReader:
                     if found is None:
                         return _nothing(keys)
                     view, database = found
-                    if not is_view and transaction.stat(database)["overflow_pages"]:
+                    if not is_view and (
+                        self._short_row_size_bytes(transaction, database) is None
+                    ):
                         # Of more than half a page: none is copied before it fits.
                         is_view = True
                         continue
@@ -159,9 +165,10 @@ class StoreReader:
         """
         Return what `get_values` does, but at once, or None if it may take long.
 
-        It takes a moment where no key is named twice, the state has no value above half
-        a page, and as many of these as there are keys are *size_bytes_max* at most:
-        then there is nothing to count, and nowhere to pause.
+        It takes a moment where keys are a thousand at most, none is named twice, the
+        state has no value above half a page, and as many rows as there are keys seem to
+        be *size_bytes_max* at most: then there is nothing to count, and nowhere to
+        pause.  What is returned may be more than it seemed, 2 MiB at most.
         """
         try:
             with self._begin() as transaction:
@@ -169,9 +176,14 @@ class StoreReader:
                 if found is None:
                     return _nothing(keys)
                 view, database = found
-                pages = transaction.stat(database)
-                is_large = len(keys) * pages["psize"] > 2 * size_bytes_max
-                if is_large or pages["overflow_pages"] or len(set(keys)) < len(keys):
+                row_size_bytes = self._short_row_size_bytes(transaction, database)
+                count = len(keys)
+                if (
+                    row_size_bytes is None
+                    or count > _SHORT_COUNT_MAX
+                    or count * row_size_bytes > size_bytes_max
+                    or (count > 1 and len(set(keys)) < count)
+                ):
                     return None
                 values = look_up(transaction.get, database, keys)
         except lmdb.Error as error:
@@ -423,6 +435,21 @@ class StoreReader:
             size_bytes_max = ANSWER_SIZE_BYTES_MAX
         live = LiveValues(has_ttl=view.has_ttl, now_us=now_us)
         return BoundedAnswer(live, size_bytes_max, work, advice)
+
+    def _short_row_size_bytes(
+        self, transaction: Transaction[bytes], database: _Database
+    ) -> float | None:
+        """Return what a row takes on average, or None if one is above half a page."""
+        snapshot = transaction.id()
+        known = self._row_sizes.get(database)
+        if known is not None and known[0] == snapshot:
+            return known[1]
+        pages = transaction.stat(database)
+        size_bytes: float | None = None
+        if not pages["overflow_pages"]:
+            size_bytes = pages["leaf_pages"] * pages["psize"] / max(1, pages["entries"])
+        self._row_sizes[database] = (snapshot, size_bytes)
+        return size_bytes
 
     @contextmanager
     def _reading(self) -> Iterator[Transaction[bytes]]:

@@ -17,7 +17,7 @@ from nameservice import RemoteProtocolError
 from queryablestate.wire.clients import ToClient, ToNodeFrame, ToProxy
 from queryablestate.wire.copy_messages import CopiedRows, FromCopySource, ToCopySource
 from queryablestate.wire.direct import AskNode, ShowTicket
-from queryablestate.wire.node_names import with_indexes, with_names
+from queryablestate.wire.node_names import NAMING, with_indexes, with_names
 from queryablestate.wire.staging_messages import (
     ChunkRefused,
     ChunkStaged,
@@ -99,7 +99,9 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
 
 def encode(message: msgspec.Struct) -> bytes:
     """Return the envelope of *message*."""
-    return _HEADER + _ENCODER.encode(with_indexes(message))
+    if type(message) in NAMING:
+        message = with_indexes(message)
+    return _HEADER + _ENCODER.encode(message)
 
 
 def encode_payload(payload: object) -> bytes:
@@ -124,7 +126,7 @@ def _envelope(kind: object, *, size_bytes_max: int | None = None) -> Decode[Any]
             message = decode(memoryview(envelope)[_HEADER_SIZE_BYTES:])
         except _MALFORMED as error:
             raise RemoteProtocolError("malformed", str(error)) from error
-        return with_names(message)
+        return with_names(message) if type(message) in NAMING else message
 
     return decode_envelope
 

@@ -11,7 +11,7 @@ version, or has no stages.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
@@ -29,13 +29,15 @@ if TYPE_CHECKING:
     from queryablestate.wire.records import StageRecord
 
 
-__all__ = ["with_indexes", "with_names"]
+__all__ = ["NAMING", "with_indexes", "with_names"]
+
+NAMING: Final = frozenset({CommitBatch, CollectStages, ApplyEntries})
+"""Which messages name nodes many times; exact types, they have no subclasses."""
 
 
 def with_indexes(message: Struct) -> Struct:
-    """Return *message* as it is sent."""
-    if not isinstance(message, CommitBatch | CollectStages | ApplyEntries):
-        return message
+    """Return *message*, one of `NAMING`, as it is sent."""
+    assert isinstance(message, CommitBatch | CollectStages | ApplyEntries)
     indexes: dict[str, str] = {}
     renamed = _renamed(
         message, lambda node_id: indexes.setdefault(node_id, str(len(indexes)))
@@ -45,15 +47,12 @@ def with_indexes(message: Struct) -> Struct:
 
 def with_names(message: Any) -> Any:
     """
-    Return *message*, which was received, as everything else takes it.
+    Return *message*, one of `NAMING`, as everything else takes it.
 
     Raises:
         RemoteProtocolError: If an index is none.
     """
-    if (
-        not isinstance(message, CommitBatch | CollectStages | ApplyEntries)
-        or not message.node_ids
-    ):
+    if not message.node_ids:
         return message
     names = {str(index): node_id for index, node_id in enumerate(message.node_ids)}
     try:

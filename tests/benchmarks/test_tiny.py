@@ -14,6 +14,7 @@ import pytest
 
 from benchmarks.__main__ import NAMES, main
 from benchmarks._harness import choose_tiny_sizes, sized
+from benchmarks.against import main as against
 
 
 ROOT: Final = Path(__file__).parent.parent.parent
@@ -65,6 +66,15 @@ def check(name: str) -> None:
 def test_one_without_spark(name: str) -> None:
     """It prints a table with figures."""
     check(name)
+
+
+@pytest.mark.shells
+@pytest.mark.tiny
+def test_two_checkouts(capfd: pytest.CaptureFixture[str]) -> None:
+    """One of them is as good as two: each question has a row of ratios."""
+    assert against([str(ROOT), "--tiny"]) == 0
+    printed = capfd.readouterr().out
+    assert len(re.findall(r"^ +by +\d+\.\d{3} ", printed, re.MULTILINE)) == 5
 
 
 @pytest.mark.shells

@@ -246,6 +246,56 @@ class TestMessages:
         """A handler need not know whether a socket is still there."""
         loop.drain(pair[0])
 
+    @pytest.mark.parametrize("is_late", [False, True])
+    def test_a_readable_is_looked_at_until_nothing_waits(
+        self, pair: tuple[ZMQSocket, ZMQSocket], *, is_late: bool
+    ) -> None:
+        """ZeroMQ tells once of many: also of those that came before it was served."""
+        served, driver = pair
+        loop = PollLoop(name="test")
+        received: list[bytes] = []
+
+        def on_readable() -> None:
+            received.append(served.recv(zmq.NOBLOCK))
+            if len(received) == 1_000:
+                loop.remove_socket(served)
+                loop.stop()
+
+        def send() -> None:
+            for index in range(1_000):
+                driver.send(b"%d" % index)
+
+        if not is_late:
+            send()
+            received.append(served.recv())  # it takes the signal of all others
+        loop.add_readable(served, on_readable)
+        if is_late:
+            loop.call_soon_threadsafe(send)
+        loop.run()
+        assert received == [b"%d" % index for index in range(1_000)]
+        assert loop.failure_count == 0
+
+    def test_a_readable_that_closes_is_served_no_more(
+        self, pair: tuple[ZMQSocket, ZMQSocket]
+    ) -> None:
+        """Its descriptor may be that of another file by then."""
+        served, driver = pair
+        loop = PollLoop(name="test")
+        received: list[bytes] = []
+
+        def on_readable() -> None:
+            received.append(served.recv(zmq.NOBLOCK))
+            loop.remove_socket(served)
+            served.close()
+            loop.call_soon_threadsafe(loop.stop)
+
+        driver.send(b"first")
+        driver.send(b"second")
+        loop.add_readable(served, on_readable)
+        loop.run()
+        assert received == [b"first"]
+        assert loop.failure_count == 0
+
     def test_an_exception_when_readable_is_logged(
         self, loop: PollLoop, pair: tuple[ZMQSocket, ZMQSocket]
     ) -> None:

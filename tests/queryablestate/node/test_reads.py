@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from queryablestate import StateUnavailableError
 from queryablestate.node.core.jobs import ServedJob
-from queryablestate.node.reads import Found, is_too_early, problem_of
+from queryablestate.node.reads import Found, is_too_early, problem_of, read_points
 from queryablestate.store.layout import Runs
 from queryablestate.store.state_view import StateView
+from queryablestate.store.store import StateStore
+from queryablestate.wire.codec import encode_payload
 from queryablestate.wire.questions import (
     CountKeys,
     GetValues,
@@ -17,7 +21,7 @@ from queryablestate.wire.questions import (
 )
 from queryablestate.wire.refusals import error_of
 from tests.queryablestate.node_entries import question
-from tests.queryablestate.store_batches import JOB, key
+from tests.queryablestate.store_batches import JOB, NODE, NOW_US, key, write
 
 
 SERVED = ServedJob(
@@ -133,3 +137,19 @@ def test_a_walk_needs_the_key_groups_that_it_goes_over() -> None:
     assert problem_of(question(), found, SERVED) is None
     found.runs = ((1, 2),)
     assert unavailable(problem_of(question(), found, SERVED)) == (2,)
+
+
+@pytest.mark.proves("B1")
+def test_what_is_more_than_it_seemed_is_not_read_at_once(tmp_path: Path) -> None:
+    """B1: the rows that are asked for may be larger than most."""
+    large = [key(group) for group in range(3)]
+    asked = question()
+    with StateStore.open(tmp_path, node_id=NODE, is_durable=False) as store:
+        write(store, [(key(group), b"small") for group in range(3, 500)])
+        write(store, [(one, bytes(1_500)) for one in large])
+        reader = store.reader()
+        keys = encode_payload(large)
+        assert read_points(reader, asked, keys, NOW_US, 4_500) is None
+        found = read_points(reader, asked, keys, NOW_US, 5_000)
+    assert found is not None
+    assert found.row_count == 3

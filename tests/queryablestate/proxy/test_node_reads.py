@@ -594,7 +594,7 @@ def test_every_read_ends_once(data: st.DataObject) -> None:
     take(stage.router.expire(now_ns=now_ns + 5_000 * MS))
     assert sorted(ended) == list(range(1, stage.number + 1))
     assert stage.router.pending_count == 0
-    pending = stage.router.nodes._pending
+    pending = stage.router.nodes.pending
     assert (pending._parts, pending._of_node, pending._of_client) == ({}, {}, {})
 
 

@@ -734,7 +734,7 @@ class TestDeadlines:
             reads.ask(ask(request_id=number))
             answer = Answer(question_id=number, reading=reading(), has_missing=False)
             reads.router.nodes.answered(NODE_A, answer, VALUES, now_ns=0)
-        assert len(reads.router.nodes._pending._deadlines) <= 1_001
+        assert len(reads.router.nodes.pending._deadlines) <= 1_001
 
     def test_a_client_that_leaves_is_forgotten(self) -> None:
         """Nothing is sent to it, and nothing is kept for it."""
@@ -787,8 +787,8 @@ class TestShares:
                 case _:
                     assert len(reads.router.nodes.node_left(NODE_A, now_ns=0)) == 1_000
             assert reads.router.pending_count == 0
-            assert reads.router.nodes._pending._of_client == {}
-            assert reads.router.nodes._pending._of_node == {}
+            assert reads.router.nodes.pending._of_client == {}
+            assert reads.router.nodes.pending._of_node == {}
 
     @pytest.mark.proves("B2")
     def test_connections_of_one_caller_share_its_places(self) -> None:
