@@ -131,7 +131,8 @@ class Listener:
         Call `prepare` before.  Waits for libzmq's I/O thread, some milliseconds.
 
         Returns:
-            What the monitor has told meanwhile, the end of each connection included.
+            What the monitor has told meanwhile, the end of each connection included;
+            it may have more to tell, of which its descriptor does not.
 
         Raises:
             NameServiceError: If libzmq does not do it: the port is lost then.
@@ -151,8 +152,6 @@ class Listener:
             self.socket.bind(self._address)
             self._spare = None  # it is libzmq's now
             events += self._wait(is_listening=True)
-            # Who waits for more by the descriptor is not told again of what waits.
-            events += self.monitor.receive()
         self._descriptor = self.monitor.listening_descriptor
         return events
 

@@ -161,6 +161,7 @@ class PublishingPort:
             self.loop.fail(error)
             return
         self._observe(events)
+        self._watch()
 
     def limit(
         self,
@@ -215,7 +216,9 @@ class PublishingPort:
 
     def _watch(self) -> None:
         """Record connections that opened and closed."""
-        self._observe(self.listener.monitor.receive())
+        monitor = self.listener.monitor
+        self.loop.look_again(monitor.socket)
+        self._observe(monitor.receive())
 
     def _observe(self, events: Sequence[ConnectionEvent]) -> None:
         self.limiter.observe(events)

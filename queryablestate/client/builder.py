@@ -67,6 +67,9 @@ MISSING: Final[Any] = type("MISSING", (), {"__repr__": lambda _: "MISSING"})()
 """The default of ``default``: a key that does not exist is an error."""
 
 _STATE_COUNT_MAX: Final = 10_000
+_PLAIN_KINDS: Final = frozenset({str, int, bytes})
+"""Two of one kind that are equal are the same key."""
+
 _RETRY_AFTER_SECONDS: Final = 0.1
 _DEADLINE_SECONDS_MAX: Final = 86_400.0
 
@@ -242,7 +245,8 @@ def each_once(keys: Iterable[Any]) -> tuple[Any, ...]:
         raise ConfigurationError(message)
     given = tuple(keys)
     try:
-        if len(set(map(type, given))) == 1:
+        kinds = set(map(type, given))
+        if len(kinds) == 1 and kinds <= _PLAIN_KINDS:
             return tuple(dict.fromkeys(given))
         # Of keys that are equal, one may be of another type, and no key at all: True.
         return tuple({(type(key), key): key for key in given}.values())

@@ -9,6 +9,7 @@ writes.
 
 from __future__ import annotations
 
+import mmap
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, final
@@ -59,8 +60,8 @@ if TYPE_CHECKING:
 __all__ = ["Read", "ReadEnvironment", "StoreReader"]
 
 _KNOWN_COUNT_MAX: Final = 4096
-_SHORT_COUNT_MAX: Final = 1_024
-"""So many rows are looked up in less than a millisecond."""
+_SHORT_COUNT_MAX: Final = (4 << 20) // mmap.PAGESIZE
+"""Rows that are looked up in a millisecond: 1,024 where a page has 4 KiB."""
 
 T = TypeVar("T")
 

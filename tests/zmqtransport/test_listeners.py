@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import errno
-import select
 import socket as stdlib_socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import pytest
@@ -146,28 +144,6 @@ class TestReplacing:
         assert closed == accepted
         for client in clients:
             client.close()
-
-    def test_who_connected_meanwhile_is_told_of(self, server: Server) -> None:
-        """Once only: a loop that waits for the descriptor sees all of them."""
-        descriptor = int(server.listener.monitor.socket.fd)
-        accepted_count = 0
-        with ExitStack() as opened:
-            clients = opened.enter_context(ThreadPoolExecutor(1))
-            for round_number in range(1, 6):
-                server.listener.prepare()
-                connecting = clients.submit(
-                    lambda: [opened.enter_context(connect(server)) for _ in range(100)]
-                )
-                events = server.listener.replace_keys(SECOND)
-                connecting.result(WAIT_MS)
-                while True:
-                    accepted_count += sum(
-                        isinstance(event, ConnectionAccepted) for event in events
-                    )
-                    if accepted_count == 100 * round_number:
-                        break
-                    assert select.select([descriptor], [], [], WAIT_MS / 1_000)[0]
-                    events = server.listener.monitor.receive()
 
     def test_the_port_is_never_free(self, context: ZMQContext, server: Server) -> None:
         """Who connects meanwhile waits, and is served with the new key."""

@@ -275,6 +275,86 @@ class TestMessages:
         assert received == [b"%d" % index for index in range(1_000)]
         assert loop.failure_count == 0
 
+    def test_what_is_left_by_others_is_looked_at(
+        self, loop: PollLoop, pair: tuple[ZMQSocket, ZMQSocket]
+    ) -> None:
+        """Who receives from a readable elsewhere takes the signal of what is left."""
+        served, driver = pair
+        received: list[bytes] = []
+        loop.add_readable(served, lambda: received.append(served.recv(zmq.NOBLOCK)))
+        loop.start()
+
+        def receive_one() -> None:
+            for index in range(3):
+                driver.send(b"%d" % index)
+            received.append(served.recv())
+            loop.look_again(served)
+
+        call(loop, receive_one)
+        while len(received) < 3:
+            call(loop, nothing)
+        assert received == [b"0", b"1", b"2"]
+
+    def test_a_flood_has_one_burst_in_each_turn(
+        self, pair: tuple[ZMQSocket, ZMQSocket]
+    ) -> None:
+        """However often its descriptor tells of more meanwhile."""
+        served, driver = pair
+        loop = PollLoop(name="test")
+        turns: list[int] = []
+
+        def on_readable() -> None:
+            served.recv(zmq.NOBLOCK)
+            turns[-1] += 1
+            driver.send(b"more")
+
+        def count_turn() -> None:
+            turns.append(0)
+            loop.call_soon_threadsafe(loop.stop if len(turns) == 50 else count_turn)
+
+        for _ in range(100):
+            driver.send(b"first")
+        loop.call_soon_threadsafe(count_turn)
+        turns.append(0)
+        loop.add_readable(served, on_readable)
+        loop.run()
+        assert set(turns) == {1}
+
+    def test_another_handler_takes_over(
+        self, pair: tuple[ZMQSocket, ZMQSocket]
+    ) -> None:
+        """The one before is called no more, though more waits."""
+        served, driver = pair
+        loop = PollLoop(name="test")
+        received: list[str] = []
+
+        def receive(name: str) -> None:
+            served.recv(zmq.NOBLOCK)
+            received.append(name)
+            if name == "first":
+                loop.remove_socket(served)
+                loop.add_readable(served, lambda: receive("second"))
+            elif len(received) == 5:
+                loop.stop()
+
+        for _ in range(5):
+            driver.send(b"x")
+        loop.add_readable(served, lambda: receive("first"))
+        loop.run()
+        assert received == ["first", *["second"] * 4]
+
+    def test_a_readable_that_is_closed_amid_service_ends_the_loop(
+        self, pair: tuple[ZMQSocket, ZMQSocket]
+    ) -> None:
+        """What is polled in its place would be readable for ever."""
+        served, driver = pair
+        loop = PollLoop(name="test")
+        driver.send(b"x")
+        loop.add_readable(served, served.close)
+        with pytest.raises(LocalProtocolError, match="remove it first"):
+            loop.run()
+        assert loop.is_over
+
     def test_a_readable_that_closes_is_served_no_more(
         self, pair: tuple[ZMQSocket, ZMQSocket]
     ) -> None:

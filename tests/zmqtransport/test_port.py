@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, final
 
 import pytest
@@ -19,6 +20,7 @@ from zmqtransport import (
     ConnectionAccepted,
     ConnectionClosed,
     ConnectionEvent,
+    ConnectionMonitor,
     CurveKeyPair,
     Endpoint,
     Peer,
@@ -315,6 +317,28 @@ class TestLimits:
         """The second one says so; its context ends, so no socket is left."""
         with pytest.raises(ConfigurationError, match="in use"):
             Server(server.port.endpoint)
+
+    @pytest.mark.proves("N3")
+    def test_each_connection_is_told_of(
+        self, server: Server, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """N3: also those that a look at the monitor, elsewhere than its own, leaves."""
+        receive = ConnectionMonitor.receive
+        monkeypatch.setattr(ConnectionMonitor, "receive", lambda self: receive(self, 1))
+        endpoint = server.port.endpoint
+        with ExitStack() as opened:
+
+            def connect_and_watch() -> None:
+                for _ in range(9):
+                    client = opened.enter_context(
+                        socket.create_connection((endpoint.host, endpoint.port))
+                    )
+                    client.recv(1)  # it is accepted
+                server.port.watch()
+
+            server.call(connect_and_watch)
+            server.events.wait_for_count(9)
+            assert server.figure("connections") == 9
 
     def test_other_keys_end_every_peer(self) -> None:
         """N4: whose connection is ended by that is told like any other end."""

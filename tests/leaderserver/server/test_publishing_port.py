@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 import zmq
@@ -11,9 +13,10 @@ import zmq
 from leaderserver.server.core.topics import TopicTable
 from leaderserver.server.publishing_port import PublishingPort
 from nameservice import SystemClock
-from tests.recording import WAIT_SECONDS
+from tests.recording import WAIT_SECONDS, wait_until
 from zmqtransport import (
     Authenticator,
+    ConnectionMonitor,
     PollLoop,
     SocketLimits,
     ZMQContext,
@@ -60,6 +63,29 @@ def port() -> Iterator[PublishingPort]:
     port.close()
     loop.stop()
     loop.join()
+
+
+@pytest.mark.proves("N3")
+def test_each_connection_is_told_of(
+    port: PublishingPort, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """N3: also those that a look at the monitor, elsewhere than its own, leaves."""
+    receive = ConnectionMonitor.receive
+    monkeypatch.setattr(ConnectionMonitor, "receive", lambda self: receive(self, 1))
+    with ExitStack() as opened:
+
+        def connect_and_watch() -> None:
+            for _ in range(9):
+                client = opened.enter_context(
+                    socket.create_connection((port.endpoint.host, port.endpoint.port))
+                )
+                client.recv(1)  # it is accepted
+            port._watch()
+
+        port.loop.call(connect_and_watch, target="port")
+        wait_until(
+            lambda: port.loop.call(port.figures, target="port")["subscribers"] == 9
+        )
 
 
 @pytest.mark.proves("N3")
