@@ -13,7 +13,7 @@ import inspect
 import os
 import sys
 import time
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -110,8 +110,11 @@ def _children() -> dict[str, int]:
 
 def _processor_ns(pid: int) -> int:
     """Return what all threads of a process have used that are there now."""
-    threads = Path(f"/proc/{pid}/task").glob("*/schedstat")
-    return sum(int(thread.read_text().split()[0]) for thread in threads)
+    used_ns = 0
+    for thread in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+            used_ns += int(thread.read_text().split()[0])
+    return used_ns
 
 
 if __name__ == "__main__":

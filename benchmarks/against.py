@@ -90,6 +90,10 @@ def main(arguments: Sequence[str]) -> int:
         "--tiny", action="store_true", help="see that it works, in a single short round"
     )
     options = parser.parse_args(arguments)
+    if not (options.other / "benchmarks" / "_state_cluster.py").is_file():
+        parser.error(f"{options.other} is no checkout with these benchmarks")
+    if min(options.starts, options.rounds) < 1:
+        parser.error("--starts and --rounds are 1 at least")
     directories = {"this": Path(__file__).parents[1], "other": options.other.resolve()}
     found = _Found()
     for _ in range(1 if options.tiny else options.starts):

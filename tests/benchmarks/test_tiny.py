@@ -93,6 +93,22 @@ def test_each_benchmark_has_a_name() -> None:
     assert set(WITH_SPARK) <= set(NAMES)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ([str(ROOT / "docs")], "docs is no checkout with these benchmarks"),
+        ([str(ROOT), "--rounds", "0"], "--starts and --rounds are 1 at least"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(
+    arguments: list[str], problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is started, and what to change is told."""
+    with pytest.raises(SystemExit):
+        against(arguments)
+    assert problem in capsys.readouterr().err
+
+
 def test_an_unknown_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     """Nothing is measured, and the names that there are are told."""
     assert main(["--tiny", "codec", "codecs"]) == 2
