@@ -131,8 +131,7 @@ class Listener:
         Call `prepare` before.  Waits for libzmq's I/O thread, some milliseconds.
 
         Returns:
-            What the monitor has told meanwhile, the end of each connection included;
-            it may have more to tell, of which its descriptor does not.
+            What the monitor has told meanwhile, the end of each connection included.
 
         Raises:
             NameServiceError: If libzmq does not do it: the port is lost then.

@@ -27,7 +27,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Final, TypeAlias, TypeVar, final
+from typing import TypeAlias, TypeVar, final
 
 import zmq
 
@@ -60,8 +60,6 @@ MessageHandler: TypeAlias = Callable[[list[zmq.Frame]], None]
 """Is told each message; see `receive_now` for its frames."""
 
 T = TypeVar("T")
-
-_POLLIN: Final = int(zmq.POLLIN)
 
 
 @final
@@ -111,8 +109,7 @@ class PollLoop:
 
         self._drains: dict[ZMQSocket | int, Callable[[], None]] = {}
         self._polled: list[tuple[ZMQSocket | int, int]] = []
-        self._sockets: dict[ZMQSocket, ZMQSocket | int] = {}  # as what it is polled
-        self._unlooked: dict[ZMQSocket, None] = {}  # their descriptors may not tell
+        self._sockets: list[ZMQSocket] = []
         self._deadline = LoopDeadline(SystemClock() if clock is None else clock)
         self._at_end: list[Callable[[], None]] = []
         self._failure: Exception | None = None
@@ -145,44 +142,30 @@ class PollLoop:
             frame_count_max: Longer messages are cut; see `receive_now`.
         """
         drain = partial(self._drain_socket, socket, on_message, frame_count_max)
-        self._add(socket, drain)
-        self._sockets[socket] = socket
+        self._add_socket(socket, drain)
 
     def add_readable(self, socket: ZMQSocket, on_readable: Callable[[], None]) -> None:
         """
         Serve *socket*: call *on_readable*, which receives from it, a burst at most.
 
         For sockets whose messages are worth taking together, such as a
-        `ConnectionMonitor`'s, and of which nothing is sent but from *on_readable*.
-
-        They are polled by their descriptors: to ask ZeroMQ of a socket takes four
-        system calls in each turn.  A descriptor tells once that something has come.  So
-        ZeroMQ is asked until nothing waits; call `look_again` when *socket* was
-        received from elsewhere.
+        `ConnectionMonitor`'s.
         """
-        descriptor = int(socket.fd)
-        self._add(descriptor, partial(self._drain_readable, socket, on_readable))
-        self._sockets[socket] = descriptor
-        self._unlooked[socket] = None
 
-    def look_again(self, socket: ZMQSocket) -> None:
-        """
-        Ask ZeroMQ whether more waits on *socket* before waiting; nothing if not served.
+        def drain() -> None:
+            try:
+                on_readable()
+            except Exception as exc:  # noqa: BLE001 (one socket, not the loop)
+                self._report(exc, where="readable")
 
-        For who has received from one of `add_readable`, other than in its handler.
-        """
-        self._check_thread()
-        if socket in self._sockets:
-            self._unlooked[socket] = None
+        self._add_socket(socket, drain)
 
     def remove_socket(self, socket: ZMQSocket) -> None:
         """Serve *socket* no more; nothing if it was not served."""
         self._check_thread()
-        source = self._sockets.pop(socket, None)
-        if source is not None:
-            self._unlooked.pop(socket, None)
-            del self._drains[source]
-            self._polled = [entry for entry in self._polled if entry[0] != source]
+        if self._drains.pop(socket, None) is not None:
+            self._polled = [entry for entry in self._polled if entry[0] is not socket]
+            self._sockets.remove(socket)
 
     def drain(self, socket: ZMQSocket) -> None:
         """
@@ -191,9 +174,9 @@ class PollLoop:
         For a handler that must see those messages before it goes on.
         """
         self._check_thread()
-        drain = self._drains.get(self._sockets.get(socket, socket))
-        if drain is not None:
-            drain()
+        handle = self._drains.get(socket)
+        if handle is not None:
+            handle()
 
     def set_deadline(
         self,
@@ -423,17 +406,13 @@ class PollLoop:
             self._report(exc, where="deadline")
             wait_ms = self._deadline.rest()
         for socket in self._sockets:
-            # Standard input would be polled in place of it, or some other file.
+            # pyzmq would poll standard input in place of a closed socket.
             if socket.closed:
                 raise LocalProtocolError(
                     f"a socket was closed while loop {self._name!r} served it: "
                     "remove it first"
                 )
-        for source, _ in (
-            self._with_unlooked(wait_ms)
-            if self._unlooked
-            else zmq.zmq_poll(self._polled, wait_ms)
-        ):
+        for source, _ in zmq.zmq_poll(self._polled, wait_ms):
             drain = self._drains.get(source)
             if drain is not None:  # an earlier handler may have removed it
                 drain()
@@ -459,35 +438,17 @@ class PollLoop:
             if index == 0 and not is_readable(socket):
                 return  # mostly one comes alone, and `Again` costs more than asking
 
-    def _drain_readable(
-        self, socket: ZMQSocket, on_readable: Callable[[], None]
-    ) -> None:
-        """Have *on_readable* receive what waits on *socket*, a burst at most."""
-        self._unlooked[socket] = None
-        if not is_readable(socket):
-            return  # its descriptor tells of more than messages
-        try:
-            on_readable()
-        except Exception as exc:  # noqa: BLE001 (one socket, not the loop)
-            self._report(exc, where="readable")
-
-    def _with_unlooked(self, wait_ms: int) -> list[tuple[ZMQSocket | int, int]]:
-        """Poll, and do not wait if more waits of which no descriptor tells."""
-        unread: list[tuple[ZMQSocket | int, int]] = []
-        for socket in tuple(self._unlooked):
-            if is_readable(socket):
-                unread.append((self._sockets[socket], _POLLIN))
-            else:
-                del self._unlooked[socket]
-        ready = zmq.zmq_poll(self._polled, 0 if unread else wait_ms)
-        return unread + [one for one in ready if one not in unread]
+    def _add_socket(self, socket: ZMQSocket, drain: Callable[[], None]) -> None:
+        """Have *drain* called when *socket* is readable."""
+        self._add(socket, drain)
+        self._sockets.append(socket)
 
     def _add(self, source: ZMQSocket | int, drain: Callable[[], None]) -> None:
         """Have *drain* called when *source* is readable."""
         self._check_thread()
         assert source not in self._drains, "served already"
         self._drains[source] = drain
-        self._polled.append((source, _POLLIN))
+        self._polled.append((source, int(zmq.POLLIN)))
 
     def _run_calls(self) -> None:
         """Call what other threads asked for until now; what they add waits its turn."""
@@ -517,7 +478,6 @@ class PollLoop:
             self._run_calls()
         for callback in reversed(self._at_end):
             self._call(callback, where="at_end")
-        self._unlooked.clear()
         for held in (self._drains, self._polled, self._sockets, self._at_end):
             held.clear()
         self._wake_pipe = None

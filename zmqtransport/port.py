@@ -177,7 +177,7 @@ class Port:
         routing_id = frames[0].bytes
         peer = self.peers.find(connection, routing_id)
         if peer is None:
-            self._take(self._news())
+            self._take(self.listener.monitor.receive())
             peer = self.peers.add(connection, routing_id)
         if self.peers.has_over:
             self._watch_soon()
@@ -191,7 +191,7 @@ class Port:
             told: What was read from the monitor elsewhere.
         """
         self._is_watch_due = False
-        self._take([*told, *self._news()])
+        self._take([*told, *self.listener.monitor.receive()])
         over = self.peers.over()
         if not over:
             return
@@ -199,12 +199,6 @@ class Port:
         over = self.peers.remove(over)
         if over:
             self._on_closed(over)
-
-    def _news(self) -> list[ConnectionEvent]:
-        """Return what the monitor tells; the loop comes back for what is left."""
-        monitor = self.listener.monitor
-        self._loop.look_again(monitor.socket)
-        return monitor.receive()
 
     def _take(self, events: Sequence[ConnectionEvent]) -> None:
         """Take what the monitor has told."""

@@ -161,7 +161,6 @@ class PublishingPort:
             self.loop.fail(error)
             return
         self._observe(events)
-        self._watch()
 
     def limit(
         self,
@@ -216,9 +215,7 @@ class PublishingPort:
 
     def _watch(self) -> None:
         """Record connections that opened and closed."""
-        monitor = self.listener.monitor
-        self.loop.look_again(monitor.socket)
-        self._observe(monitor.receive())
+        self._observe(self.listener.monitor.receive())
 
     def _observe(self, events: Sequence[ConnectionEvent]) -> None:
         self.limiter.observe(events)

@@ -566,7 +566,9 @@ class ProxyLoop:
     def _next_deadline_ns(self) -> int | None:
         reads = self._reads
         reads_ns = reads.next_deadline_ns()
-        control_ns = self.control.next_deadline_ns(is_anybody_parked=reads.has_parked)
+        control_ns = self.control.next_deadline_ns(
+            is_anybody_parked=reads.parked_count > 0
+        )
         if reads_ns is None or control_ns is None:
             return control_ns if reads_ns is None else reads_ns
         return min(reads_ns, control_ns)

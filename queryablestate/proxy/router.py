@@ -230,11 +230,6 @@ class ReadRouter:
         """Return how many questions wait for their nodes."""
         return len(self._parked)
 
-    @property
-    def has_parked(self) -> bool:
-        """Return whether any waits for its node."""
-        return bool(self._parked)
-
     def next_deadline_ns(self) -> int | None:
         """Return when `expire` must be called again, or None if it need not be."""
         first = self.nodes.next_deadline_ns()
