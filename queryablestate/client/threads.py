@@ -172,10 +172,11 @@ class QueryShell(QueryDriver):
                 is_driving = not is_done and self._driver is None
                 if is_driving:
                     self._driver = waiter
-                elif not is_done:
-                    waiter.lock = threading.Lock()
-                    waiter.lock.acquire()
-                    self._waiters[waiter] = None
+                else:
+                    if not is_done:
+                        waiter.lock = threading.Lock()
+                        waiter.lock.acquire()
+                        self._waiters[waiter] = None
                     self._hurry()
                 self._is_amid_turn = False
             if is_done:
@@ -323,6 +324,7 @@ class QueryShell(QueryDriver):
                     # None drives, too, if it was handing over when it was interrupted.
                     if self._driver is None or self._driver is waiter:
                         self._hand_over()
+                    self._hurry()
                     self._is_amid_turn = False
             except BaseException:
                 if not attempts_left:
@@ -342,9 +344,19 @@ class QueryShell(QueryDriver):
         return max(0, min(-((now_ns - deadline_ns) // NS_PER_MS), _WAIT_MS_MAX))
 
     def _hurry(self) -> None:
-        """Wake who drives if it would sleep too long; under the lock."""
+        """
+        Wake who drives if it would sleep too long; under the lock.
+
+        Another thread's turn may have received its answer, or why it is to ask again
+        soon: nothing that it waits for tells of that.
+        """
+        driver = self._driver
+        if driver is None:
+            return
         deadline_ns = self._core.next_deadline_ns()
-        if deadline_ns is not None and deadline_ns < self._polling_until_ns:
+        if not driver.open_count or (
+            deadline_ns is not None and deadline_ns < self._polling_until_ns
+        ):
             self._wake()
 
     # -- turns -------------------------------------------------------------------------
