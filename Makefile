@@ -35,10 +35,12 @@ brief_java_options := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC \
 	-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote \
 	-Xlog:disable -Xlog:all=error:stderr -Djdk.lang.Process.launchMechanism=VFORK
 
-# Read as one file and not from 200, they cost it another third.  JVMs that are not
-# Spark's, or find no such file, go on without.
-class_archive := .venv/spark.jsa
-java_options := $(brief_java_options) "-XX:SharedArchiveFile=$(CURDIR)/$(class_archive)"
+# Read as one file and not from 200, they cost it another third, and a ZooKeeper as much.
+# JVMs that are neither, or find no such file, go on without.
+spark_archive := .venv/spark.jsa
+zookeeper_archive := .venv/zookeeper.jsa
+java_options := $(brief_java_options) "-XX:SharedArchiveFile=$(CURDIR)/$(spark_archive)"
+zookeeper_options := '-XX:SharedArchiveFile=$(CURDIR)/$(zookeeper_archive)'
 
 # Where this is set, each of the hundreds of processes of the tests compiles everything.
 unexport PYTHONDONTWRITEBYTECODE
@@ -74,10 +76,10 @@ check-fast: style
 	$(pytest) -q -n $(WORKERS) --dist loadfile \
 		-m "not shells and not spark and not drill and not nightly" $(pure)
 
-# Archive Spark's classes for the tests, unless that is done.
+# Archive the classes of Spark and ZooKeeper for the tests, unless that is done.
 classes: export JDK_JAVA_OPTIONS := $(brief_java_options)
 classes: setup
-	@scripts/archive_classes $(class_archive)
+	@scripts/archive_classes $(spark_archive) $(zookeeper_archive)
 
 # Have pytest rewrite the asserts of all tests.  Where that is not done, each of the
 # workers does it by itself.  What is wrong with a test, `make test` tells.
@@ -86,12 +88,14 @@ asserts: setup
 
 # All tests but the drills, those of the night and those of benchmarks.  Most of them wait, so WORKERS=4 run at once.
 test: export JDK_JAVA_OPTIONS ?= $(java_options)
+test: export SERVER_JVMFLAGS ?= $(zookeeper_options)
 test: setup classes
 	$(pytest) -n $(WORKERS) --dist loadfile -m "not drill and not nightly and not tiny" tests
 
 # Repetitions of what `make test` proves: all seeds, rounds, backends and demos, with more
 # examples of each property and more histories; then the drills.
 nightly: export JDK_JAVA_OPTIONS ?= $(java_options)
+nightly: export SERVER_JVMFLAGS ?= $(zookeeper_options)
 nightly: setup classes
 	$(pytest) -n $(WORKERS) --dist loadfile --timeout 1800 -m nightly tests
 	LODESTAR_HYPOTHESIS_PROFILE=night $(pytest) -n $(WORKERS) --dist loadfile \
@@ -128,6 +132,7 @@ bench: setup
 
 # See that each benchmark works, in tiny sizes.
 bench-tiny: export JDK_JAVA_OPTIONS ?= $(java_options)
+bench-tiny: export SERVER_JVMFLAGS ?= $(zookeeper_options)
 bench-tiny: setup classes
 	$(pytest) -n 2 --dist loadfile -m "tiny and not nightly" tests/benchmarks
 

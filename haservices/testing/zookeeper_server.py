@@ -13,6 +13,9 @@ until then we ask, and wait for the child's death between the questions.
 The port is reserved for the life of the `ZooKeeperServer`, so that a restarted one is
 found where it was.  Writes are not forced to the disk: they survive the death of the
 process, though not of the machine, which is all that a test can cause.
+
+As for ZooKeeper's own ``zkServer.sh``, options of its JVM may stand in the environment,
+in ``SERVER_JVMFLAGS``: such as ``-XX:SharedArchiveFile=…`` where many servers start.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -44,6 +48,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ZooKeeperServer", "ZooKeeperServerTLS"]
 
+_FLAGS_VARIABLE: Final = "SERVER_JVMFLAGS"
 _MAIN_CLASS: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 # The whole of pyspark's jars would do, but takes three times as long to start.
 _JAR_PATTERNS: Final = (
@@ -116,6 +121,7 @@ class ZooKeeperServer:
 
     Raises:
         ConfigurationError: If there is no Java or no pyspark; says what to install.
+            If ``SERVER_JVMFLAGS`` is no list of words.
     """
 
     def __init__(
@@ -146,7 +152,7 @@ class ZooKeeperServer:
                 )
                 data_dir = resources.enter_context(temporary)
             self._directory = Path(data_dir).absolute()
-            self._java_options = (*_JAVA_OPTIONS, *java_options)
+            self._java_options = (*_JAVA_OPTIONS, *_server_flags(), *java_options)
             if names_its_hosts:
                 self._java_options += (f"-Djdk.net.hosts.file={self.hosts_file}",)
             self._reserved = resources.enter_context(ReservedPort(port=port))
@@ -418,6 +424,16 @@ def _find_java() -> str:
         )
         raise ConfigurationError(message)
     return java
+
+
+def _server_flags() -> tuple[str, ...]:
+    """Return the options of the JVM that stand in the environment, as a shell reads."""
+    text = os.environ.get(_FLAGS_VARIABLE, "")
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as error:
+        message = f"{_FLAGS_VARIABLE} cannot be read ({error}): {text}"
+        raise ConfigurationError(message) from error
 
 
 def _find_jars() -> tuple[str, ...]:

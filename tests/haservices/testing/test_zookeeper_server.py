@@ -162,6 +162,32 @@ class TestServer:
         finally:
             server.close()
 
+    def test_options_of_its_jvm_may_stand_in_the_environment(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """They are read as a shell reads them, as zkServer.sh does, and come first."""
+        flags = "-Dtests.words='two words' -Dtests.own=0"
+        monkeypatch.setenv("SERVER_JVMFLAGS", flags)
+        with ZooKeeperServer(java_options=("-Dtests.own=1",)) as server:
+            command = Path(f"/proc/{server.pid}/cmdline").read_text().split("\0")
+        options = [word for word in command if word.startswith("-Dtests.")]
+        assert options == ["-Dtests.words=two words", "-Dtests.own=0", "-Dtests.own=1"]
+
+    def test_options_in_the_environment_that_are_none_are_refused(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The error names the variable; an option that Java lacks is in the output."""
+        monkeypatch.setenv("SERVER_JVMFLAGS", "-Dopen='quote")
+        with pytest.raises(ConfigurationError, match=r"SERVER_JVMFLAGS.*quot"):
+            ZooKeeperServer()
+        monkeypatch.setenv("SERVER_JVMFLAGS", "-XX:+NoSuchOption")
+        server = ZooKeeperServer()
+        try:
+            with pytest.raises(UnreachableError, match="NoSuchOption"):
+                server.start()
+        finally:
+            server.close()
+
     def test_no_java_is_said_with_what_to_do(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
