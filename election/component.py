@@ -259,7 +259,9 @@ class Component:
         self.barrier_ns = 0 if has_stopped else leadership.barrier_ns
         self.barrier_epoch = leadership.epoch
         self.barrier_contender_id = leadership.contender_id
-        effects = self.publish_nobody() if leadership.is_confirmed else ()
+        effects = (
+            self.publish_nobody(leadership.epoch) if leadership.is_confirmed else ()
+        )
         if is_told:
             effects = (
                 *effects,
@@ -269,10 +271,17 @@ class Component:
             )
         return effects
 
-    def publish_nobody(self) -> tuple[ElectionEffect, ...]:
-        """Tell retrievers that no leader is confirmed, unless they know or one is."""
-        # What a leadership publishes once it is confirmed must outrank this.
-        epoch = self.epoch_max if self.leadership is None else self.epoch_max - 1
+    def publish_nobody(self, epoch: int) -> tuple[ElectionEffect, ...]:
+        """
+        Tell retrievers that no leader is confirmed, unless they know or one is.
+
+        Args:
+            epoch: An epoch that they may know.  The newest need not be on record yet,
+                and then no server would know of it after a crash (rule E2).
+        """
+        if self.leadership is not None:
+            # What it publishes once it is confirmed must outrank this.
+            epoch = min(epoch, self.leadership.epoch - 1)
         publication = Publication(epoch=epoch, confirm_count=0, leader=None)
         if self.publication is not None and publication.rank <= self.publication.rank:
             return ()

@@ -384,7 +384,7 @@ class Leaderships:
                 effects += self._reinstate(component, *best)
             elif component.epoch_max:
                 component.is_epoch_max_ended = True
-                effects += component.publish_nobody()
+                effects += component.publish_nobody(component.epoch_max)
             effects += (component.refuse(*pair) for pair in claims)
             effects += self.grant(component)
         self._recorded_epochs.clear()
@@ -442,7 +442,8 @@ class Leaderships:
             if published is None or published.epoch < event.epoch:
                 # The client that reports holds a leader of an earlier server's time,
                 # whose end we have not published, and hears of no other.
-                effects += component.publish_nobody()
+                known_max = max(event.epoch, self._epoch_floor)
+                effects += component.publish_nobody(known_max)
             effects += self.grant(component)
         return tuple(effects)
 

@@ -63,6 +63,9 @@ if TYPE_CHECKING:
 
 __all__ = ["ElectionSteps"]
 
+_HINDERED_COUNT_MIN: Final = 100
+"""So few are not looked through for those that are gone."""
+
 _STALL_LOGGED_NS_MIN: Final = 100 * NS_PER_MS
 """A busy machine has shorter ones all the time; they are counted."""
 
@@ -120,6 +123,7 @@ class ElectionSteps:
         self._held = HeldEffects()
         # Of each component that cannot be granted: which sessions know that.
         self._hindered: dict[str, frozenset[str]] = {}
+        self._hindered_count_max = _HINDERED_COUNT_MIN
         self._log = get_logger(component="leaderserver")
 
     def step(self, event: ElectionEvent, turn: Turn) -> None:
@@ -135,7 +139,7 @@ class ElectionSteps:
         is_recording = False
         for effect in effects:
             if isinstance(effect, RecordEpoch):
-                if self._record(effect, is_reinstated=is_deciding):
+                if self._record(effect):
                     is_recording = True
             elif not self._held.keep(effect):
                 self.perform(effect, turn)
@@ -322,12 +326,15 @@ class ElectionSteps:
             outcomes = perform_storage_work(self._storage, work)
             self.storage_done(work, outcomes, turn)
 
-    def _record(self, effect: RecordEpoch, *, is_reinstated: bool) -> bool:
+    def _record(self, effect: RecordEpoch) -> bool:
         """Have an epoch recorded, and hold its grant until then; return if need be."""
         component_id, epoch = effect.component_id, effect.epoch
         is_on_record = self._recorded_epochs.get(component_id, 0) >= epoch
         if is_on_record and not self._storage_queue.is_writing(component_id):
             return False
+        component = self._core.component(component_id)
+        leadership = None if component is None else component.leadership
+        is_reinstated = leadership is not None and leadership.is_reinstated
         self._held.begin(component_id, epoch, is_reinstated=is_reinstated)
         self._storage_queue.add(RecordEpochTask(component_id=component_id, epoch=epoch))
         return True
@@ -343,7 +350,6 @@ class ElectionSteps:
             self._hindered.pop(component_id, None)
             self._release(self._held.release(component_id, epoch), turn)
             return
-        effects = self._held.drop(component_id, epoch)
         self._counts["epochs_unrecorded"] += 1
         # An epoch that is not on record must not be granted: a restart could grant it
         # twice.  The core tries again in a lease.
@@ -352,13 +358,14 @@ class ElectionSteps:
                 "epoch.unrecorded", component_id=component_id, error=str(error)
             )
         self._tell_hindered(component_id, error, turn)
-        if effects is None:
-            return
-        self._release(effects, turn)
+        if not self._held.is_newest(component_id, epoch):
+            return  # a later one decides
         component = self._core.component(component_id)
         leadership = None if component is None else component.leadership
         if leadership is not None and leadership.epoch == epoch:
+            # Held as its grant is, and dropped with it: no one has heard of either.
             self.step(RevokeRequested(component_id=component_id), turn)
+        self._held.drop(component_id, epoch)
 
     def _tell_hindered(
         self, component_id: str, error: NameServiceError, turn: Turn
@@ -369,6 +376,13 @@ class ElectionSteps:
         told = self._hindered.get(component_id, frozenset())
         # A list without repetitions, in order.
         waiting = list(dict.fromkeys(c.session_id for c in contenders))
+        if len(self._hindered) > self._hindered_count_max:  # some are gone, perhaps
+            self._hindered = {
+                name: told
+                for name, told in self._hindered.items()
+                if self._core.component(name) is not None
+            }
+            self._hindered_count_max = 2 * len(self._hindered) + _HINDERED_COUNT_MIN
         self._hindered[component_id] = frozenset(waiting)
         for session_id in waiting:
             if session_id not in told:

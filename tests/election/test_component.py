@@ -272,7 +272,7 @@ class TestPublishNobody:
         """E9: retrievers of an earlier server's time hear that there is no leader."""
         component = component_of()
         component.epoch_max = 7
-        assert component.publish_nobody() == (nobody(7),)
+        assert component.publish_nobody(7) == (nobody(7),)
         assert component.publication == nobody(7).publication
 
     @pytest.mark.proves("R3")
@@ -280,16 +280,16 @@ class TestPublishNobody:
         """R3: only what outranks the last publication is published."""
         component = component_of()
         component.epoch_max = 7
-        component.publish_nobody()
-        assert component.publish_nobody() == ()
+        component.publish_nobody(7)
+        assert component.publish_nobody(7) == ()
         component.epoch_max = 8
-        assert component.publish_nobody() == (nobody(8),)
+        assert component.publish_nobody(8) == (nobody(8),)
 
     @pytest.mark.proves("R3")
     def test_does_not_outrank_a_leadership_to_be_confirmed(self) -> None:
         """R3: what an unconfirmed holder publishes next must still be taken."""
         component = led_by_alice(epoch=3)
-        assert component.publish_nobody() == (nobody(2),)
+        assert component.publish_nobody(4) == (nobody(2),)
         assert component.confirm(confirmation()) == (published(3, "a:1"),)
 
     @pytest.mark.proves("R3")
@@ -297,8 +297,16 @@ class TestPublishNobody:
         """R3: while one is confirmed, no retriever is told that there is none."""
         component = led_by_alice()
         component.confirm(confirmation())
-        assert component.publish_nobody() == ()
+        assert component.publish_nobody(3) == ()
         assert component.publication == component.present()
+
+    @pytest.mark.proves("E2")
+    def test_names_no_epoch_that_may_not_be_on_record(self) -> None:
+        """E2: of a leadership that begins, or has begun in vain, no one has heard."""
+        component = led_by_alice(epoch=9)
+        assert component.publish_nobody(2) == (nobody(2),)
+        component.end(has_stopped=True, is_told=False)
+        assert component.publish_nobody(3) == (nobody(3),)
 
 
 class TestIdle:

@@ -1605,7 +1605,7 @@ class TestE9LateReports:
         """R2, R3: who holds an earlier leader hears of its end, then of the new one."""
         stage = Stage()
         stage.gather("alice")
-        assert stage.step(reported(OLD)) == (nobody(FIRST - 1),)
+        assert stage.step(reported(OLD)) == (nobody(OLD),)
         assert stage.step(reported(OLD)) == ()
         assert stage.confirm("alice", FIRST) == (
             published(FIRST),

@@ -195,6 +195,14 @@ MUTATIONS: Final = (
         after="",
     ),
     Mutation(
+        name="unrecorded-epochs-known",
+        rule="E2: an epoch is on record before anybody is told of it",
+        module="election.component",
+        before="epoch = min(epoch, self.leadership.epoch - 1)",
+        after="epoch = self.leadership.epoch - 1",
+        seed=122,
+    ),
+    Mutation(
         name="publications-unordered",
         rule="R3: only a greater publication is taken",
         module="retrieval.core",

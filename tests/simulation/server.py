@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, final
 from uuid import UUID
 
 from election.config import ElectionConfig
-from election.epochs import IncarnationEpochs, incarnation_after
+from election.epochs import COUNTER_BITS, IncarnationEpochs, incarnation_after
 from leaderserver import codec
 from leaderserver.messages import (
     AcknowledgedHeartbeat,
@@ -29,6 +29,7 @@ from nameservice import NS_PER_SECOND
 from tests.simulation.disk import DiskStorage
 from tests.simulation.scenario import Storage
 from tests.simulation.timeline import MS, Process
+from tests.simulation.told_epochs import ToldEpochs
 from zmqtransport.access import ANONYMOUS, Principal
 
 
@@ -222,6 +223,7 @@ class ServerProcess(Process):
         self._stepped_ns = -1
         self._spin_count = 0
         self._heard: dict[str, int] = {}
+        self._told = ToldEpochs()
         self._paused_ns = 0
         # When each of its pauses was over, and what it took.
         self._stalls: list[tuple[int, int]] = []
@@ -232,6 +234,7 @@ class ServerProcess(Process):
         """Take what a client sent."""
         now_ns = self._host.clock.now_ns()
         message = codec.decode_to_server(payload)
+        self._told.asked(peer, message)
         if isinstance(message, Request):
             session_id = self._world.session_ids.get(message.secret, "")
             self._heard[session_id] = now_ns
@@ -396,8 +399,18 @@ class ServerProcess(Process):
         super().resume()
 
     def _check_recorded(self, outgoing: Sequence[Outgoing]) -> None:
-        """E2: what a crash forgets must not have been granted, nor affirmed."""
+        """E2: what a crash forgets was not granted, nor affirmed, and no one knows."""
+        recorded = self._host.storage.recorded_epochs()
         for item in outgoing:
+            peer = None if isinstance(item, Broadcast) else item.peer
+            for component_id, epoch in self._told.told(peer, item.message):
+                self._world.checker.require(
+                    "E2 an epoch is on record before anybody is told of it",
+                    # What a former server has granted is known already.
+                    epoch >> COUNTER_BITS != self.incarnation
+                    or epoch <= recorded.get(component_id, 0),
+                    f"{component_id}: {epoch} in {item.message}",
+                )
             records: Sequence[AffirmationRecord] = ()
             if isinstance(item.message, Granted):
                 records = [item.message.affirmation]
@@ -407,7 +420,6 @@ class ServerProcess(Process):
             ):
                 records = item.message.body.affirmations
             for record in records:
-                recorded = self._host.storage.recorded_epochs()
                 self._world.checker.require(
                     "E2 an epoch is on record before its grant is sent",
                     recorded.get(record.component_id, 0) >= record.epoch,

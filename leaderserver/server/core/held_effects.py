@@ -5,6 +5,9 @@ Effects of the election that wait until an epoch is on record (rule E2).
 its order, until the record is durable.  The election itself goes on meanwhile, so what
 is released is judged anew: a grant whose leadership has ended is told to no one, and
 neither is its revocation.
+
+That there is no leader names no epoch that is not known (`Component.publish_nobody`),
+and is told at once; so is the revocation of a claim, whose holder knows of it already.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from election.effects import Affirmation
+    from retrieval import Publication
 
 
 __all__ = ["HeldEffects"]
@@ -61,6 +65,17 @@ class _Hold:
             )
         ]
 
+    def forget_leaders(self, publication: Publication) -> None:
+        """Drop the leaders that wait and are over by *publication*."""
+        self.effects = [
+            effect
+            for effect in self.effects
+            if not (
+                isinstance(effect, PublishLeader)
+                and effect.publication.rank < publication.rank
+            )
+        ]
+
 
 @final
 class HeldEffects:
@@ -87,15 +102,21 @@ class HeldEffects:
         """Return whether *effect* must wait; it is kept then."""
         match effect:
             case GrantLeadership(affirmation=a) | RevokeLeadership(affirmation=a):
-                component_id = a.component_id
-            case PublishLeader():
-                component_id = effect.component_id
+                hold = self._holds.get(a.component_id)
+                is_known = isinstance(effect, RevokeLeadership) and (
+                    hold is not None and hold.is_reinstated
+                )
+            case PublishLeader(publication=publication):
+                hold = self._holds.get(effect.component_id)
+                is_known = publication.leader is None
+                if hold is not None and is_known:
+                    hold.forget_leaders(publication)
             case _:
                 return False
-        hold = self._holds.get(component_id)
-        if hold is not None:
-            hold.effects.append(effect)
-        return hold is not None
+        if hold is None or is_known:
+            return False
+        hold.effects.append(effect)
+        return True
 
     def release(self, component_id: str, epoch: int) -> Sequence[ElectionEffect]:
         """
@@ -109,24 +130,15 @@ class HeldEffects:
         del self._holds[component_id]
         return hold.effects
 
-    def drop(self, component_id: str, epoch: int) -> Sequence[ElectionEffect] | None:
-        """
-        Return what may be told although *epoch* could not be recorded.
-
-        That there is no leader may be told; no grant, and no leader.
-
-        Returns:
-            None if a later epoch is to be recorded as well: it decides.
-        """
+    def is_newest(self, component_id: str, epoch: int) -> bool:
+        """Return whether a component waits for *epoch*, and not for a later one."""
         hold = self._holds.get(component_id)
-        if hold is None or hold.epoch != epoch:
-            return None
-        del self._holds[component_id]
-        return [
-            effect
-            for effect in hold.effects
-            if isinstance(effect, PublishLeader) and effect.publication.leader is None
-        ]
+        return hold is not None and hold.epoch == epoch
+
+    def drop(self, component_id: str, epoch: int) -> None:
+        """Tell nothing of what waits for *epoch*, which could not be recorded."""
+        if self.is_newest(component_id, epoch):
+            del self._holds[component_id]
 
     def affirmable(
         self, affirmations: Iterable[Affirmation]

@@ -16,83 +16,34 @@ from leaderserver.messages import (
     Granted,
     HeartbeatRequest,
     Hindered,
+    Published,
     Reply,
     Revoked,
+    SnapshotReply,
+    SubscribeRequest,
     ToClient,
     UncertainReply,
     WithdrawRequest,
 )
 from leaderserver.server.core.storage_queue import RecordEpochTask, StorageWork
-from leaderserver.server.core.turn import Outgoing, Send
 from leaderserver.server.storage import MemoryStorage, UncertainWriteError
 from leaderserver.server.storage_work import Outcome, perform_storage_work
 from leaderserver.store_messages import CleanupRequest, GetRequest, ValueReply
 from nameservice import StorageError
-from tests.leaderserver.conversation import (
-    JOB,
-    Conversation,
-    Talker,
-    commit,
-    register,
+from tests.leaderserver.conversation import JOB, commit, register
+from tests.leaderserver.server.slow_conversation import (
+    SlowConversation,
+    granted,
+    lead,
+    messages,
+    talker,
 )
-
-
-class SlowConversation(Conversation):
-    """A conversation with a service whose storage works when it is told to."""
-
-    def __init__(self) -> None:
-        super().__init__(is_storage_apart=True)
-        self.under_way: list[StorageWork] = []
-
-    def take_work(self) -> None:
-        """Begin whatever the service wants done."""
-        while (work := self.service.next_storage_work()) is not None:
-            self.under_way.append(work)
-
-    def work(self, error: Exception | None = None) -> list[ToClient]:
-        """Do all that waits, or fail at it; return what is sent then."""
-        sent: list[Outgoing] = []
-        self.take_work()
-        while self.under_way:
-            work = self.under_way.pop(0)
-            outcomes: list[Outcome] = []
-            if isinstance(error, StorageError):
-                outcomes = [error] * len(work.jobs)
-            else:
-                outcomes += perform_storage_work(self.storage, work)
-            sent += self.service.storage_done(work, outcomes, now_ns=self.now_ns)
-            self.take_work()
-        return [item.message for item in sent]
 
 
 @pytest.fixture
 def slow() -> SlowConversation:
     """Return a service whose storage waits to be told."""
     return SlowConversation()
-
-
-def talker(conversation: SlowConversation, name: str) -> Talker:
-    """Return a client with a session."""
-    made = Talker(conversation, name)
-    made.hello()
-    return made
-
-
-def messages(outgoing: list[Outgoing]) -> list[ToClient]:
-    """Return what is sent to somebody."""
-    return [item.message for item in outgoing if isinstance(item, Send)]
-
-
-def granted(sent: list[ToClient]) -> Granted:
-    """Return the one grant of *sent*."""
-    (found,) = [message for message in sent if isinstance(message, Granted)]
-    return found
-
-
-def lead(conversation: SlowConversation, who: Talker, contender_id: str) -> Granted:
-    """Make *who* lead, with the epoch recorded."""
-    who.say(register(contender_id))
-    return granted(conversation.work())
 
 
 class TestGrants:
@@ -115,6 +66,47 @@ class TestGrants:
         affirmed = alice.answer(HeartbeatRequest(acknowledged=0))
         assert isinstance(affirmed, AcknowledgedHeartbeat)
         assert affirmed.affirmations == [grant.affirmation]
+
+    @pytest.mark.proves("E2", "E9")
+    @pytest.mark.parametrize("fails", [False, True])
+    def test_who_looks_for_a_leader_is_told_of_no_epoch_before_its_record(
+        self, slow: SlowConversation, fails: bool
+    ) -> None:
+        """
+        That the leader it knows leads no longer it hears under the epoch it knows.
+
+        After a crash no server knows the present epoch, and a claim below it may be
+        reinstated: one that had heard of it would take no news of that leader.
+        """
+        alice, bob = talker(slow, "alice"), talker(slow, "bob")
+        looking = SubscribeRequest(component_id=JOB, epoch_seen=5, is_ended_seen=False)
+
+        def heard() -> int:
+            snapshot = bob.answer(looking)
+            assert isinstance(snapshot, SnapshotReply)
+            assert snapshot.publication is not None
+            assert snapshot.publication.address is None
+            return snapshot.publication.epoch
+
+        alice.say(register("x"))
+        assert heard() == 5
+        if fails:
+            sent = slow.work(StorageError("no room"))
+            assert not any(isinstance(message, Published) for message in sent)
+            assert heard() == 5
+        assert isinstance(slow.storage, MemoryStorage)
+        for _ in range(40):
+            if slow.storage.recorded_epochs():
+                break
+            alice.heartbeat()
+            bob.heartbeat()
+            slow.advance(10)
+            slow.work()
+        assert heard() == 5
+        (recorded,) = slow.storage.recorded_epochs().values()
+        leadership = slow.service.core.component(JOB).leadership  # type: ignore[union-attr]  # it is there
+        assert leadership is not None
+        assert leadership.epoch == recorded
 
     def test_a_leadership_that_ended_is_not_granted(
         self, slow: SlowConversation
