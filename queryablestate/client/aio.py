@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Final, final
 from nameservice import NS_PER_SECOND, LocalProtocolError
 from queryablestate.client.driving import QueryDriver
 from queryablestate.client.events import (
+    TIME_WENT,
     ClientClosed,
     RequestsAsked,
     RequestsDropped,
-    TimeWent,
 )
 from queryablestate.client.link import QueryLink
 from zmqtransport import new_context
@@ -43,7 +43,6 @@ __all__ = ["AsyncQueryShell"]
 
 _BURST_COUNT_MAX: Final = 100
 _NEVER_NS: Final = 1 << 62
-_TIME_WENT: Final = TimeWent()
 _ELSEWHERE: Final = "this client belongs to another event loop: make one for each loop"
 
 
@@ -168,35 +167,40 @@ class AsyncQueryShell(QueryDriver):
     def _flush(self) -> None:
         """Hand to the core what was asked since the last time."""
         self._is_flush_due = False
-        if self._dropped:
-            dropped, self._dropped = self._dropped, []
-            gone = set(dropped)
-            self._asked = [request for request in self._asked if request not in gone]
-            self._step(RequestsDropped(requests=dropped))
-        if self._asked:
-            asked, self._asked = self._asked, []
-            self._step(RequestsAsked(asked))
-        self._drain()
+        try:
+            if self._dropped:
+                dropped, self._dropped = self._dropped, []
+                gone = set(dropped)
+                self._asked = [one for one in self._asked if one not in gone]
+                self._step(RequestsDropped(requests=dropped))
+        finally:
+            try:
+                if self._asked:
+                    asked, self._asked = self._asked, []
+                    self._step(RequestsAsked(asked))
+            finally:
+                self._drain()
 
     def _drain(self) -> None:
         """Take what has come, a burst at most, and see to the next deadline."""
         unlooked = self._unlooked
-        for _ in range(_BURST_COUNT_MAX):
-            link = next(iter(unlooked), None)
-            if link is None:
-                break
-            message = link.receive()
-            if message is not None:
-                self._step(message)
-                continue
-            unlooked.pop(link, None)
-            if not link.is_made:
-                self._watch_link(link)
-        else:
-            if not self._is_closed:
+        try:
+            for _ in range(_BURST_COUNT_MAX):
+                link = next(iter(unlooked), None)
+                if link is None:
+                    break
+                message = link.receive()
+                if message is not None:
+                    self._step(message)
+                    continue
+                unlooked.pop(link, None)
+                if not link.is_made:
+                    self._watch_link(link)
+        finally:  # whatever went wrong with one, the others are waited for
+            if unlooked and not self._is_closed:
                 assert self._loop is not None
                 self._loop.call_soon(self._drain)  # nothing else says there is more
-        self._set_timer()
+            self._set_timer()
 
     def _drain_link(self, link: QueryLink) -> None:
         """Take what has come over *link*, and over those that were sent to."""
@@ -219,8 +223,10 @@ class AsyncQueryShell(QueryDriver):
     def _time_went(self) -> None:
         self._timer = None
         self._timer_ns = _NEVER_NS
-        self._step(_TIME_WENT)
-        self._drain()
+        try:
+            self._step(TIME_WENT)
+        finally:
+            self._drain()
 
     def _complete(self, requests: Sequence[Request]) -> None:
         assert self._loop is not None

@@ -277,11 +277,6 @@ class QueryCore:
         self._tend()
         return outbox.take()
 
-    @property
-    def now_ns(self) -> int:
-        """Return the time of the last step."""
-        return self._outbox.now_ns
-
     def ask_now(self, read: KeysRead) -> SendRequest | None:
         """
         Take one question as a step with `RequestsAsked` would, by the shortest way.

@@ -8,7 +8,7 @@ making a frozen one costs three times as much, and a single get needs four.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from attrs import define, frozen
 
@@ -19,6 +19,7 @@ from queryablestate.wire.direct import AskNode, ShowTicket
 
 
 __all__ = [
+    "TIME_WENT",
     "AskWhoLeads",
     "ClientClosed",
     "CompleteRequests",
@@ -49,6 +50,9 @@ __all__ = [
 @frozen
 class TimeWent:
     """Nothing but time."""
+
+
+TIME_WENT: Final = TimeWent()
 
 
 @define

@@ -20,10 +20,12 @@ import zmq
 
 from nameservice import NameServiceError, RemoteProtocolError, get_logger
 from queryablestate.client.events import (
+    TIME_WENT,
     ConnectionFailed,
     ConnectionMade,
     ConnectionRefused,
     MessageCame,
+    TimeWent,
 )
 from queryablestate.connect.credentials import Credentials, dealer_to, load_caller_keys
 from queryablestate.wire.address import parse_address
@@ -151,9 +153,11 @@ class QueryLink:
             send_now(self._socket, [hello_frame])
         return None
 
-    def receive(self, *, is_likely: bool = False) -> MessageCame | None:
+    def receive(self, *, is_likely: bool = False) -> MessageCame | TimeWent | None:
         """
         Return the next message, or None if there is none.
+
+        For what is no message time has gone, too: it may come as long as one waits.
 
         Args:
             is_likely: Whether there should be one.  Finding out costs 0.7 us (asking
@@ -162,25 +166,23 @@ class QueryLink:
         socket = self._socket
         if socket is None:
             return None
-        while is_likely or zmq.zmq_poll(self._readable, 0):
-            is_likely = False
-            try:
-                # No `zmq.Frame`: what a handler raises while one is freed is lost.
-                envelope = socket.recv(_NOBLOCK)
-                payload = socket.recv(_NOBLOCK) if socket.getsockopt(_RCVMORE) else b""
-                decoded = decode_to_client(envelope)
-                message = MessageCame(decoded, payload, self.number)
-            except zmq.Again:
-                return None
-            except RemoteProtocolError as error:
-                self._warn(error)
-                if error.reason == "wrong-version" and not self._is_understood:
-                    self._refusal = ConnectionRefused(error=error)
-                    self.is_made = False
-            else:
-                self._is_understood = True
-                return message
-        return None
+        if not is_likely and not zmq.zmq_poll(self._readable, 0):
+            return None
+        try:
+            # No `zmq.Frame`: what a handler raises while one is freed is lost.
+            envelope = socket.recv(_NOBLOCK)
+            payload = socket.recv(_NOBLOCK) if socket.getsockopt(_RCVMORE) else b""
+            message = MessageCame(decode_to_client(envelope), payload, self.number)
+        except zmq.Again:
+            return None
+        except RemoteProtocolError as error:
+            self._warn(error)
+            if error.reason == "wrong-version" and not self._is_understood:
+                self._refusal = ConnectionRefused(error=error)
+                self.is_made = False
+            return TIME_WENT
+        self._is_understood = True
+        return message
 
     def watch(self) -> list[ConnectionMade | ConnectionFailed | ConnectionRefused]:
         """Return what became of the connection; after a failure close the link."""

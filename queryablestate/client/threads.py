@@ -35,15 +35,15 @@ import threading
 from typing import TYPE_CHECKING, Final, TypeVar, final
 
 from nameservice import LocalProtocolError
-from nameservice.clock import NS_PER_MS
+from nameservice.clock import NS_PER_MS, NS_PER_SECOND
 from nameservice.interruptible import InterruptibleEvent
 from nameservice.uninterrupted import uninterrupted
 from queryablestate.client.driving import QueryDriver
 from queryablestate.client.events import (
+    TIME_WENT,
     ClientClosed,
     RequestsAsked,
     RequestsDropped,
-    TimeWent,
 )
 from queryablestate.client.link import QueryLink
 from queryablestate.client.requests import KeysRead, begin_anew
@@ -66,7 +66,7 @@ T = TypeVar("T")
 
 _WAIT_MS_MAX: Final = 60_000
 _ATTEMPT_COUNT_MAX: Final = 10
-_TIME_WENT: Final = TimeWent()
+_LATE_NS: Final = 100 * NS_PER_MS
 _IN_A_HANDLER: Final = "a signal handler may close a client, not ask it"
 
 
@@ -119,7 +119,7 @@ class QueryShell(QueryDriver):
         self._waiters: dict[_Waiter, None] = {}
         self._driver: _Waiter | None = None
         self._main_thread_id = threading.main_thread().ident  # it runs signal handlers
-        self._polling_until_ns = 0
+        self._polling_until_ns = 0  # of who drives; 0 if it is awake, or is woken
         self._is_closed = False
         self._is_released = False
         self._closed = InterruptibleEvent()
@@ -172,6 +172,7 @@ class QueryShell(QueryDriver):
                 is_driving = not is_done and self._driver is None
                 if is_driving:
                     self._driver = waiter
+                    self._polling_until_ns = 0
                 else:
                     if not is_done:
                         waiter.lock = threading.Lock()
@@ -182,7 +183,7 @@ class QueryShell(QueryDriver):
             if is_done:
                 return
             if not is_driving:
-                waiter.lock.acquire()
+                self._sleep(waiter)
                 if self._driver is not waiter:
                     return  # done
             self._drive(waiter)
@@ -193,6 +194,27 @@ class QueryShell(QueryDriver):
                 self._give_up(waiter)
                 raise
             raise
+
+    def _sleep(self, waiter: _Waiter) -> None:
+        """
+        Return when *waiter* is done, or is to drive.
+
+        A signal handler may keep the main thread from driving, and even wait for this
+        thread.  So each looks by itself before its deadline, and then again.  Where
+        the handler has interrupted a turn, and not a sleep, there is no way to look.
+        """
+        due_ns = max(request.deadline_ns for request in waiter.requests) - _LATE_NS
+        while True:
+            left_ns = max(_LATE_NS, due_ns - self.clock.now_ns())
+            if waiter.lock.acquire(timeout=left_ns / NS_PER_SECOND):
+                return
+            with self._lock:
+                self._begin_turn()
+                self._unlooked.update(dict.fromkeys(self._by_descriptor.values()))
+                self._receive()  # before time goes on: what has come is in time
+                self._turn()
+                self._hurry()
+                self._is_amid_turn = False
 
     def pause(self, seconds: float) -> None:
         """Return after *seconds*, or as soon as the shell is closed."""
@@ -234,6 +256,7 @@ class QueryShell(QueryDriver):
         except BaseException:
             if not is_released:
                 self._is_released = False  # it can be closed once more
+                self._wake()  # who drives may have its answer: that it is closed
             raise
 
     def _is_interrupted(self) -> bool:
@@ -305,6 +328,7 @@ class QueryShell(QueryDriver):
         self._driver = None
         if self._waiters:
             self._driver = waiter = next(iter(self._waiters))
+            self._polling_until_ns = 0
             waiter.wake()
             del self._waiters[waiter]
         elif self._is_closed:
@@ -321,21 +345,27 @@ class QueryShell(QueryDriver):
                     self._waiters.pop(waiter, None)
                     self._turn()
                     self._step(RequestsDropped(requests=requests))
+                    self._receive()  # what had waited for room was sent by that
                     # None drives, too, if it was handing over when it was interrupted.
                     if self._driver is None or self._driver is waiter:
                         self._hand_over()
                     self._hurry()
                     self._is_amid_turn = False
             except BaseException:
-                if not attempts_left:
-                    raise
+                if attempts_left:
+                    continue
+                with self._lock:  # another one may be luckier, or fail and be told
+                    self._waiters.pop(waiter, None)
+                    if self._driver is None or self._driver is waiter:
+                        self._hand_over()
+                raise
             else:
                 return
 
     def _wait_ms(self) -> int:
         """Return how long to wait for the socket, rounded up; under the lock."""
         deadline_ns = self._core.next_deadline_ns()
-        now_ns = self._core.now_ns  # of the turn that just ended
+        now_ns = self.clock.now_ns()  # a turn may have had no step
         if deadline_ns is None:
             deadline_ns = now_ns + _WAIT_MS_MAX * NS_PER_MS
         self._polling_until_ns = deadline_ns
@@ -350,13 +380,14 @@ class QueryShell(QueryDriver):
         Another thread's turn may have received its answer, or why it is to ask again
         soon: nothing that it waits for tells of that.
         """
-        driver = self._driver
-        if driver is None:
-            return
+        driver, until_ns = self._driver, self._polling_until_ns
+        if driver is None or not until_ns:
+            return  # it looks by itself before it sleeps
         deadline_ns = self._core.next_deadline_ns()
         if not driver.open_count or (
-            deadline_ns is not None and deadline_ns < self._polling_until_ns
+            deadline_ns is not None and deadline_ns < until_ns
         ):
+            self._polling_until_ns = 0
             self._wake()
 
     # -- turns -------------------------------------------------------------------------
@@ -444,7 +475,7 @@ class QueryShell(QueryDriver):
         elif has_come is None:
             deadline_ns = self._core.next_deadline_ns()
             if deadline_ns is not None and deadline_ns <= self.clock.now_ns():
-                self._step(_TIME_WENT)
+                self._step(TIME_WENT)
         if self._link is not None and not self._link.is_made:
             self._watch_link(self._link)
         for link in list(self._node_links.values()):

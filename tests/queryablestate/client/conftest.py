@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from haservices import HAServices, open_ha_services
+from queryablestate import QueryableStateClient
 from tests.queryablestate.scripted_proxy import Lead, ScriptedProxy
 from tests.queryablestate.scripted_state import ScriptedState
 from tests.recording import WAIT_SECONDS
@@ -60,3 +61,12 @@ def proxy(services: HAServices, state: ScriptedState) -> Iterator[ScriptedProxy]
     """A proxy that leads, and answers about *state*."""
     with ScriptedProxy(state) as running, Lead(services, running.address):
         yield running
+
+
+@pytest.fixture
+def client(
+    services: HAServices, proxy: ScriptedProxy
+) -> Iterator[QueryableStateClient]:
+    """A client of that proxy."""
+    with QueryableStateClient(services, deadline_seconds=WAIT_SECONDS) as opened:
+        yield opened

@@ -12,6 +12,7 @@ import pytest
 from haservices import HAConfig, HAServices
 from nameservice import ConfigurationError, LocalProtocolError, UnreachableError
 from queryablestate import AsyncQueryableStateClient, DeadlineExceededError
+from queryablestate.client.events import RequestsDropped, TimeWent
 from queryablestate.wire.questions import Ask
 from tests.exhausted_descriptors import no_more_descriptors
 from tests.forking import run_in_child
@@ -292,6 +293,60 @@ class TestTrouble:
                     *(client.get(*STATE, f"N{n}") for n in range(20))
                 )
                 assert found == [row(n) for n in range(20)]
+
+        run(services, ask)
+
+
+class TestSteps:
+    """What goes wrong with one, and nothing else."""
+
+    @pytest.mark.parametrize("kind", [TimeWent, RequestsDropped])
+    def test_the_others_go_on(
+        self,
+        services: HAServices,
+        proxy: ScriptedProxy,
+        state: ScriptedState,
+        kind: type[object],
+    ) -> None:
+        """Who waits has its deadline, and who asks now is asked for."""
+
+        async def ask(client: AsyncQueryableStateClient) -> None:
+            await client.get(*STATE, "N1")
+            asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+            shell: Any = client._shell
+            step = shell._step
+            is_over = False
+
+            def fail_once(event: object) -> None:
+                nonlocal is_over
+                if isinstance(event, kind) and not is_over:
+                    is_over = True
+                    raise ZeroDivisionError
+                step(event)
+
+            came = asyncio.Event()
+            loop = asyncio.get_running_loop()
+
+            def swallow(*_: object) -> Reply:
+                loop.call_soon_threadsafe(came.set)
+                return [b"LDQ"]
+
+            state.on_ask = swallow
+            waiting = asyncio.create_task(
+                client.get(*STATE, "N2", deadline_seconds=0.5)
+            )
+            await came.wait()
+            shell._step = fail_once
+            if kind is RequestsDropped:
+                state.on_ask = None
+                waiting.cancel()
+                async with asyncio.timeout(WAIT_SECONDS / 3):
+                    assert await client.get(*STATE, "N3") == row(3)
+            else:
+                with pytest.raises(DeadlineExceededError):
+                    async with asyncio.timeout(WAIT_SECONDS / 3):
+                        await waiting
+            assert is_over
 
         run(services, ask)
 
