@@ -279,9 +279,10 @@ class Component:
             epoch: An epoch that they may know.  The newest need not be on record yet,
                 and then no server would know of it after a crash (rule E2).
         """
-        if self.leadership is not None:
-            # What it publishes once it is confirmed must outrank this.
-            epoch = min(epoch, self.leadership.epoch - 1)
+        if self.leadership is not None and epoch >= self.leadership.epoch:
+            # What it publishes once it is confirmed would not outrank this; and who
+            # knows such an epoch is told nothing by a lower one.
+            return ()
         publication = Publication(epoch=epoch, confirm_count=0, leader=None)
         if self.publication is not None and publication.rank <= self.publication.rank:
             return ()

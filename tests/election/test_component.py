@@ -289,7 +289,9 @@ class TestPublishNobody:
     def test_does_not_outrank_a_leadership_to_be_confirmed(self) -> None:
         """R3: what an unconfirmed holder publishes next must still be taken."""
         component = led_by_alice(epoch=3)
-        assert component.publish_nobody(4) == (nobody(2),)
+        assert component.publish_nobody(4) == ()
+        assert component.publish_nobody(3) == ()
+        assert component.publish_nobody(2) == (nobody(2),)
         assert component.confirm(confirmation()) == (published(3, "a:1"),)
 
     @pytest.mark.proves("R3")

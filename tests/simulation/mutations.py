@@ -198,8 +198,9 @@ MUTATIONS: Final = (
         name="unrecorded-epochs-known",
         rule="E2: an epoch is on record before anybody is told of it",
         module="election.component",
-        before="epoch = min(epoch, self.leadership.epoch - 1)",
-        after="epoch = self.leadership.epoch - 1",
+        before="publication = Publication(epoch=epoch, confirm_count=0, leader=None)",
+        after="publication = Publication(epoch=epoch if self.leadership is None else "
+        "self.leadership.epoch - 1, confirm_count=0, leader=None)",
         seed=122,
     ),
     Mutation(
@@ -301,8 +302,8 @@ MUTATIONS: Final = (
         name="unrecorded-epoch-granted",
         rule="E2: what could not be recorded is not granted",
         module="leaderserver.server.election_steps",
-        before="effects = self._held.drop(component_id, epoch)",
-        after="effects = self._held.release(component_id, epoch)",
+        before="        if error is None:\n            self._hindered.pop",
+        after="        if True:\n            self._hindered.pop",
         seed=30,
     ),
     Mutation(

@@ -236,6 +236,12 @@ class ClientSubscriptions:
             if message.revision > subscription.revision + 1:
                 self._begin_subscribe(subscription)
             subscription.revision = max(subscription.revision, message.revision)
+        elif subscription.is_current and publication.leader is not None:
+            newest = subscription.newest
+            if newest is None or publication.rank > newest.rank:
+                # Our server need not know of it, and so would not tell of its end:
+                # it is told what we have seen when we ask.
+                self._begin_subscribe(subscription)
         self._keep_newest(subscription, publication)
         self._tell_each(subscription, PublicationReceived(publication=publication))
 

@@ -7,7 +7,8 @@ is released is judged anew: a grant whose leadership has ended is told to no one
 neither is its revocation.
 
 That there is no leader names no epoch that is not known (`Component.publish_nobody`),
-and is told at once; so is the revocation of a claim, whose holder knows of it already.
+and is told at once; so is a revocation whose grant does not wait here: that of a claim,
+whose holder knows of it already.
 """
 
 from __future__ import annotations
@@ -48,6 +49,13 @@ class _Hold:
     epoch: int
     is_reinstated: bool
     effects: list[ElectionEffect] = Factory(list)
+
+    def has_grant(self, epoch: int) -> bool:
+        """Return whether a grant of *epoch* waits that is none of a claim."""
+        return not self.is_reinstated and any(
+            isinstance(effect, GrantLeadership) and effect.affirmation.epoch == epoch
+            for effect in self.effects
+        )
 
     def forget_grants(self) -> None:
         """Drop the grants that wait, with their ends: another leadership has begun."""
@@ -101,11 +109,12 @@ class HeldEffects:
     def keep(self, effect: ElectionEffect) -> bool:
         """Return whether *effect* must wait; it is kept then."""
         match effect:
-            case GrantLeadership(affirmation=a) | RevokeLeadership(affirmation=a):
-                hold = self._holds.get(a.component_id)
-                is_known = isinstance(effect, RevokeLeadership) and (
-                    hold is not None and hold.is_reinstated
-                )
+            case GrantLeadership(affirmation=affirmation):
+                hold = self._holds.get(affirmation.component_id)
+                is_known = False
+            case RevokeLeadership(affirmation=affirmation):
+                hold = self._holds.get(affirmation.component_id)
+                is_known = hold is None or not hold.has_grant(affirmation.epoch)
             case PublishLeader(publication=publication):
                 hold = self._holds.get(effect.component_id)
                 is_known = publication.leader is None

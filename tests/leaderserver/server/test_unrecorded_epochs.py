@@ -9,6 +9,7 @@ import pytest
 
 from election.holder import Ended, HolderCore
 from leaderserver.client.core.events import DeliverToRetriever, RetrieverAdded
+from leaderserver.client.core.exchanges import Purpose
 from leaderserver.client.core.outbox import ClientOutbox
 from leaderserver.client.core.subscriptions import ClientSubscriptions
 from leaderserver.message_parts import ClaimRecord, PublicationRecord
@@ -66,6 +67,16 @@ def claiming(contender_id: str, leader_session_id: UUID, epoch: int) -> Register
     )
 
 
+def of_before(epoch: int) -> Published:
+    """Return what an earlier server has said of a leader, at ``h:1``."""
+    publication = PublicationRecord(
+        epoch=epoch, confirm_count=1, address="h:1", leader_session_id=UUID(int=epoch)
+    )
+    return Published(
+        component_id=JOB, revision=1, publication=publication, incarnation=epoch >> 32
+    )
+
+
 def news(sent: Iterable[Outgoing | ToClient]) -> list[Published]:
     """Return what is published in *sent*."""
     found = [getattr(item, "message", item) for item in sent]
@@ -81,6 +92,7 @@ class Listener:
         self._outbox.has_session = True
         self._all = ClientSubscriptions(self._outbox)
         self._core = RetrieverCore(clears_on_suspended=False)
+        self._has_asked = False
         self._all.add(
             RetrieverAdded(retriever_id=1, component_id=JOB), has_contact=True
         )
@@ -93,6 +105,7 @@ class Listener:
 
     def ask(self) -> None:
         """Ask who leads; what is sent besides the answer comes later."""
+        self._has_asked = True
         sent = self._who.say(self._all.subscribe_request(JOB))
         replies = [m.message for m in sent if isinstance(m.message, Reply)]
         (snapshot,) = [m.body for m in replies if isinstance(m.body, SnapshotReply)]
@@ -104,14 +117,20 @@ class Listener:
         for message in published:
             self._all.take_broadcast(message, is_numbered=is_numbered)
         self._take()
+        self._ask_if_due()
 
     def heartbeat(self) -> None:
         """Learn what was missed."""
         (sent,) = self._who.heartbeat()
         assert isinstance(sent.message, Reply)
         assert isinstance(sent.message.body, AcknowledgedHeartbeat)
-        if sent.message.body.revisions:
-            self._all.take_revisions(sent.message.body.revisions)
+        self._all.take_revisions(sent.message.body.revisions)
+        self._ask_if_due()
+
+    def _ask_if_due(self) -> None:
+        """Ask if the client would; its first question is sent by `ask`."""
+        is_due = self._outbox.exchanges.end((Purpose.SUBSCRIBE, JOB)) is not None
+        if is_due and self._has_asked:
             self.ask()
 
     def _take(self) -> None:
@@ -180,24 +199,54 @@ def test_the_end_of_a_claim_is_told(is_claim_recorded: bool) -> None:
 
 
 @pytest.mark.proves("E2", "R3")
-def test_a_report_tells_others() -> None:
-    """Who heard late of an earlier server's leader hears of its end by another's."""
+def test_what_two_have_heard_of_earlier_leaders_is_over() -> None:
+    """One reports a lower epoch than the other hears of, late."""
     slow = SlowConversation()
     alice, bob, dave = (talker(slow, name) for name in ("alice", "bob", "dave"))
     listener = Listener(dave)
     listener.ask()
     alice.say(register("x"))
     slow.work(NO_ROOM)
-    publication = PublicationRecord(
-        epoch=CLAIMED, confirm_count=1, address="h:1", leader_session_id=UUID(int=5)
-    )
-    late = Published(
-        component_id=JOB, revision=1, publication=publication, incarnation=6
-    )
-    listener.hear([late], is_numbered=False)
-    assert listener.address == "h:1"
-    listener.hear(news(bob.say(subscribe(epoch_seen=CLAIMED))))
+    other = Listener(bob)
+    other.hear([of_before(CLAIMED)], is_numbered=False)
+    other.ask()
+    listener.hear([of_before(CLAIMED + 1)], is_numbered=False)
+    assert other.address is None
     assert listener.address is None
+
+
+@pytest.mark.proves("E2", "R3")
+@pytest.mark.parametrize("disk", ["fails", "hangs"])
+def test_what_comes_late_from_an_earlier_server_is_asked_about(disk: str) -> None:
+    """Its own report was answered under a lower epoch: no revision tells of more."""
+    slow = SlowConversation()
+    alice, dave = talker(slow, "alice"), talker(slow, "dave")
+    listener = Listener(dave)
+    listener.hear([of_before(CLAIMED)], is_numbered=False)
+    alice.say(register("x"))
+    listener.ask()
+    assert listener.address is None
+    listener.hear([of_before(CLAIMED + 1)], is_numbered=False)
+    for _ in range(LEASES_20):
+        if disk == "fails":
+            listener.hear(news(slow.work(NO_ROOM)))
+        listener.hear(news([*alice.heartbeat(), *slow.advance(10)]))
+        listener.heartbeat()
+    assert listener.address is None
+
+
+@pytest.mark.proves("E2", "E9")
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_late_claim_is_refused_at_once(fails: bool) -> None:
+    """Another's grant waits for its record."""
+    slow = SlowConversation()
+    alice, bob = talker(slow, "alice"), talker(slow, "bob")
+    alice.say(register("x"))
+    sent: list[Outgoing | ToClient] = [*bob.say(claiming("y", UUID(int=5), CLAIMED))]
+    sent += slow.work(NO_ROOM if fails else None)
+    told = [getattr(item, "message", item) for item in sent]
+    revoked = [message for message in told if isinstance(message, Revoked)]
+    assert [message.affirmation.epoch for message in revoked] == [CLAIMED]
 
 
 @pytest.mark.proves("E2", "E9")
