@@ -276,12 +276,12 @@ class Component:
         Tell retrievers that no leader is confirmed, unless they know or one is.
 
         Args:
-            epoch: An epoch that they may know.  The newest need not be on record yet,
-                and then no server would know of it after a crash (rule E2).
+            epoch: One that was reported, or is on record.  No server would know of any
+                other after a crash (rule E2).
         """
         if self.leadership is not None and epoch >= self.leadership.epoch:
-            # What it publishes once it is confirmed would not outrank this; and who
-            # knows such an epoch is told nothing by a lower one.
+            # It would outrank what the leadership publishes once it is confirmed.  A
+            # lower epoch would be news to no one who knows this one.
             return ()
         publication = Publication(epoch=epoch, confirm_count=0, leader=None)
         if self.publication is not None and publication.rank <= self.publication.rank:

@@ -427,7 +427,7 @@ def _find_java() -> str:
 
 
 def _server_flags() -> tuple[str, ...]:
-    """Return the options of the JVM that stand in the environment, as a shell reads."""
+    """Return the options of the JVM in the environment, split as a shell does."""
     text = os.environ.get(_FLAGS_VARIABLE, "")
     try:
         return tuple(shlex.split(text))

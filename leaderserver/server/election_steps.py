@@ -63,8 +63,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ElectionSteps"]
 
-_HINDERED_COUNT_MIN: Final = 100
-"""So few are not looked through for those that are gone."""
+_HINDERED_COUNT_KEPT: Final = 100
+"""Above this count, names of components that are gone are dropped."""
 
 _STALL_LOGGED_NS_MIN: Final = 100 * NS_PER_MS
 """A busy machine has shorter ones all the time; they are counted."""
@@ -123,7 +123,7 @@ class ElectionSteps:
         self._held = HeldEffects()
         # Of each component that cannot be granted: which sessions know that.
         self._hindered: dict[str, frozenset[str]] = {}
-        self._hindered_count_max = _HINDERED_COUNT_MIN
+        self._hindered_count_max = _HINDERED_COUNT_KEPT
         self._log = get_logger(component="leaderserver")
 
     def step(self, event: ElectionEvent, turn: Turn) -> None:
@@ -382,7 +382,7 @@ class ElectionSteps:
                 for name, told in self._hindered.items()
                 if self._core.component(name) is not None
             }
-            self._hindered_count_max = 2 * len(self._hindered) + _HINDERED_COUNT_MIN
+            self._hindered_count_max = 2 * len(self._hindered) + _HINDERED_COUNT_KEPT
         self._hindered[component_id] = frozenset(waiting)
         for session_id in waiting:
             if session_id not in told:

@@ -157,7 +157,8 @@ class QueryLink:
         """
         Return the next message, or None if there is none.
 
-        For what is no message time has gone, too: it may come as long as one waits.
+        Frames that are no message are dropped: then it is `TIME_WENT`, so that
+        deadlines are seen to, however many of them come.
 
         Args:
             is_likely: Whether there should be one.  Finding out costs 0.7 us (asking

@@ -32,7 +32,7 @@ class ToldEpochs:
         self._subscribing: dict[tuple[str, int], Sequence[object]] = {}
 
     def asked(self, peer: str, message: ToServer) -> None:
-        """Take note of what *peer* asks."""
+        """Record a request of *peer*."""
         if isinstance(message, Request):
             body = message.body
             self._subscribing[peer, message.number] = (
@@ -40,7 +40,7 @@ class ToldEpochs:
             )
 
     def told(self, peer: object, message: ToClient) -> Iterator[tuple[str, int]]:
-        """Yield the components and epochs in *message*, but for what was asked with."""
+        """Yield the components and epochs in *message* that its reader did not name."""
         if isinstance(message, Published):
             yield message.component_id, message.publication.epoch
         if not isinstance(message, Reply) or not isinstance(peer, str):

@@ -239,8 +239,8 @@ class ClientSubscriptions:
         elif subscription.is_current and publication.leader is not None:
             newest = subscription.newest
             if newest is None or publication.rank > newest.rank:
-                # Our server need not know of it, and so would not tell of its end:
-                # it is told what we have seen when we ask.
+                # Our server need not know of that leader, and would never tell of its
+                # end.  Asking tells the server, and the answer tells us.
                 self._begin_subscribe(subscription)
         self._keep_newest(subscription, publication)
         self._tell_each(subscription, PublicationReceived(publication=publication))

@@ -6,9 +6,9 @@ its order, until the record is durable.  The election itself goes on meanwhile, 
 is released is judged anew: a grant whose leadership has ended is told to no one, and
 neither is its revocation.
 
-That there is no leader names no epoch that is not known (`Component.publish_nobody`),
-and is told at once; so is a revocation whose grant does not wait here: that of a claim,
-whose holder knows of it already.
+That there is no leader is told at once: it names only epochs that are known
+(`Component.publish_nobody`).  A revocation is told at once if its grant does not wait
+here: the holder of a claim, for one, knows of its leadership already.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class _Hold:
     effects: list[ElectionEffect] = Factory(list)
 
     def has_grant(self, epoch: int) -> bool:
-        """Return whether a grant of *epoch* waits that is none of a claim."""
+        """Return whether a new grant of *epoch* waits: a claim's holder knows it."""
         return not self.is_reinstated and any(
             isinstance(effect, GrantLeadership) and effect.affirmation.epoch == epoch
             for effect in self.effects
