@@ -67,7 +67,7 @@ os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 # Processes that tests start run what we run, and import no more than those of users.
 # What is hidden from them is not hidden from us, if we are one of several workers.
 _TESTS = Path(__file__).parent
-_HIDING = str(_TESTS / "without_rich")
+_HIDING = str(_TESTS / "hiding")
 if _HIDING in sys.path:
     sys.path.remove(_HIDING)
 else:

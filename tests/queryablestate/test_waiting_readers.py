@@ -59,9 +59,9 @@ def test_a_batch_of_a_query_that_has_not_committed_yet(
     assert client.lookup(*STATE, "N1", min_batch_id=1).generation == 1
     ask = partial(client.lookup, *STATE, "N1", min_generation=2)
     with pytest.raises(DeadlineExceededError, match="generation 2"):
-        ask(min_batch_id=0, deadline_seconds=0.2)
+        ask(min_batch_id=0, deadline_seconds=1.0)
     with pytest.raises(StateUnavailableError, match="batch is 2 of generation 1"):
-        client.wait_for_state(*STATE, 0.2, min_generation=2)
+        client.wait_for_state(*STATE, 1.0, min_generation=2)
     with ThreadPoolExecutor(4) as pool:
         first: list[Future[StateEntry]] = [
             pool.submit(ask, min_batch_id=0),
@@ -79,7 +79,7 @@ def test_a_batch_of_a_query_that_has_not_committed_yet(
         later.write({"aircraft": [("N1", 101)]})
         entry = second.result(WAIT_SECONDS)
         assert (entry.generation, entry.batch_id) == (2, 1)
-    assert client.wait_for_state(*STATE, 0.2, min_generation=2).batch_id == 1
+    assert client.wait_for_state(*STATE, 1.0, min_generation=2).batch_id == 1
 
 
 def test_a_batch_of_a_query_that_was_replaced(

@@ -24,6 +24,7 @@ def shared_spark() -> Iterator[SparkSession]:
         .config("spark.driver.host", "127.0.0.1")
         # On a busy machine a worker may need longer than 15 s to connect back.
         .config("spark.python.authenticate.socketTimeout", "120s")
+        .config("spark.python.daemon.module", "tests.sparkpipeline.loaded_workers")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.log.level", "ERROR")
