@@ -174,6 +174,8 @@ def _add_known(
         else:
             name, known = error.job_id, client.jobs()
         near = near_name(name, known)
+        if near == name:
+            return  # there is one by now
         if near is not None:
             error.add_note(f"did you mean {near!r}?")
         elif known:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import sys
 from argparse import Namespace
@@ -12,6 +13,7 @@ from lodestar.exit_codes import ExitCode
 from lodestar.output import ABSENT, json_text, printable, table_text, write
 from lodestar.state_access import add_state_options, open_operations
 from nameservice import ConfigurationError
+from queryablestate import UnknownJobError
 
 
 if TYPE_CHECKING:
@@ -67,8 +69,10 @@ def _adopt(arguments: Namespace) -> ExitCode:
             print(kept_text(chosen), file=sys.stderr)
             for one in chosen:
                 if one.is_ahead:
-                    preview = operations.preview_adoption(one.job_id)
-                    print(preview_text(preview), file=sys.stderr)
+                    # Another operator may have taken it over since we asked.
+                    with contextlib.suppress(UnknownJobError):
+                        preview = operations.preview_adoption(one.job_id)
+                        print(preview_text(preview), file=sys.stderr)
             if not (arguments.yes or _is_confirmed()):
                 print("lodestar adopt: nothing was changed", file=sys.stderr)
                 return ExitCode.FAILED
@@ -77,6 +81,8 @@ def _adopt(arguments: Namespace) -> ExitCode:
         write(json_text([_document(each) for each in adopted]))
     elif adopted:
         write(adopted_text(adopted))
+    elif chosen:
+        print("lodestar adopt: it was all taken over meanwhile", file=sys.stderr)
     return ExitCode.DONE
 
 

@@ -26,6 +26,7 @@ from lodestar.state_moves import (
     shortage_sentences,
     standstill_sentence,
 )
+from lodestar.streams import discard
 from nameservice import (
     NS_PER_SECOND,
     ConfigurationError,
@@ -201,7 +202,9 @@ def _wait_until_rescaled(
         if not arguments.json:
             write(rescaling_sentence(each))
         _tell_shortage(each)
-    return ExitCode.DONE
+    # Fewer nodes are made up for when others start; that copies are missing is a risk.
+    is_short = since is not None and any(each.missing_count for each in ended)
+    return ExitCode.FAILED if is_short else ExitCode.DONE
 
 
 @final
@@ -320,6 +323,11 @@ def _waited(
             sentence += f", {printable(error.detail)}"
         sentence += f"; {goes_on}"
         code = exit_code_of(error)
+    except BrokenPipeError:
+        # It was cut off, and a script must not take that for the end of the move.
+        discard(sys.stdout)
+        sentence = f"nothing reads what this writes any more, {goes_on}"
+        code = ExitCode.FAILED
     finally:
         report.end()
     print(f"lodestar {arguments.verb}: {sentence}", file=sys.stderr)

@@ -346,7 +346,7 @@ class ControlCore:
                 closed = frozenset(links)
                 self._commits.links_closed(closed)
                 self._control.open_batches.links_closed(closed, now_ns=now_ns)
-                self._snapshots.links_closed(closed)
+                self._snapshots.links_closed(closed, now_ns=now_ns)
                 self._restores.links_closed(closed)
                 self._adoptions.links_closed(closed)
                 return self._membership.links_closed(links, now_ns=now_ns)

@@ -10,7 +10,8 @@ while the chain goes on.
 What the leader knows of a snapshot under way is in its memory alone.  If it changes, a
 node goes, or time is up, the snapshot has failed, and the caller asks again:
 files of an attempt that failed are in a directory of their own, which no manifest
-names.
+names.  It is also given up when its callers have left and none is back within half a
+minute: there is room for a few at once.
 """
 
 from __future__ import annotations
@@ -61,6 +62,8 @@ __all__ = ["Snapshots"]
 
 _RUNNING_COUNT_MAX: Final = 4
 _NOWHERE: Final = LinkId(-1)
+_LEFT_NS: Final = 30 * NS_PER_SECOND
+"""How long a caller may be away whose connection was cut: it asks again at once."""
 
 
 @final
@@ -75,6 +78,7 @@ class _Snapshot:
         deadline_ns: Until when it must be done.
         wall_clock_us: Likewise, for people.
         waiters: Who is to be told; those who have left may come again.
+        left_at_ns: When the last of them left; None while there is one.
         awaited: The connections of the nodes that have yet to write their part.
         manifest: Without files; None until the entry is written.
         files: What has been written.
@@ -86,6 +90,7 @@ class _Snapshot:
     deadline_ns: int
     wall_clock_us: int
     waiters: list[Waiter] = field(factory=list)
+    left_at_ns: int | None = None
     awaited: dict[str, LinkId] = field(factory=dict)
     manifest: SnapshotManifest | None = None
     files: list[SnapshotFile] = field(factory=list)
@@ -93,6 +98,13 @@ class _Snapshot:
     @property
     def is_done(self) -> bool:
         return self.manifest is not None and not self.awaited
+
+    @property
+    def due_ns(self) -> int:
+        """Return when it is given up."""
+        if self.left_at_ns is None:
+            return self.deadline_ns
+        return min(self.deadline_ns, self.left_at_ns + _LEFT_NS)
 
 
 @final
@@ -110,7 +122,7 @@ class Snapshots:
 
     def next_deadline_ns(self) -> int | None:
         """Return when `expire` is to be called, or None."""
-        return min((each.deadline_ns for each in self._running.values()), default=None)
+        return min((each.due_ns for each in self._running.values()), default=None)
 
     # -- what happens --------------------------------------------------------------
 
@@ -127,6 +139,7 @@ class Snapshots:
         running = self._running.get(request.snapshot_id)
         if running is not None:
             running.waiters.append(waiter)
+            running.left_at_ns = None
             return [*self._finish_if_done(running)]
         if len(self._running) >= _RUNNING_COUNT_MAX:
             detail = f"{_RUNNING_COUNT_MAX} snapshots are being taken already"
@@ -164,12 +177,14 @@ class Snapshots:
         snapshot.files += message.files
         return self._finish_if_done(snapshot)
 
-    def links_closed(self, links: Collection[LinkId]) -> None:
+    def links_closed(self, links: Collection[LinkId], *, now_ns: int) -> None:
         """Forget who waited over these connections."""
         for snapshot in self._running.values():
             snapshot.waiters = [
                 one for one in snapshot.waiters if one.link not in links
             ]
+            if not snapshot.waiters and snapshot.left_at_ns is None:
+                snapshot.left_at_ns = now_ns
 
     def expire(self, *, now_ns: int) -> list[ControlEffect]:
         """Give up what takes too long, and what a node has left."""
@@ -187,7 +202,7 @@ class Snapshots:
                     snapshot.request.job_id, _groups(job, gone), detail
                 )
                 effects += self._fail(snapshot, error)
-            elif now_ns >= snapshot.deadline_ns:
+            elif now_ns >= snapshot.due_ns:
                 effects += self._fail(snapshot, _too_late(snapshot, now_ns))
         return effects
 

@@ -60,10 +60,12 @@ class _Subject:
     What was last said of one job.
 
     Attributes:
+        planned_count: What there was to do when its plan was made.
         done_count: Done before we looked, and since.
         left_count: Still to be done.
     """
 
+    planned_count: int
     done_count: int
     left_count: int
 
@@ -147,13 +149,16 @@ class MoveProgress:
             if subject is None:
                 # A job with nothing to do has no part in what is shown, though it
                 # remembers its last plan.
-                planned_count = planned_counts.get(name, 0) if left_count else 0
-                self._subjects[name] = _Subject(
-                    max(0, planned_count - left_count), left_count
-                )
+                planned_count = planned_counts.get(name, 0)
+                done_count = max(0, planned_count - left_count) if left_count else 0
+                self._subjects[name] = _Subject(planned_count, done_count, left_count)
                 continue
             # More may be left than before: a copy was lost, or there is a new plan.
-            subject.done_count += max(0, subject.left_count - left_count)
+            # Less may be left by that, too: of copies for a node that went, none is
+            # made.
+            if planned_counts.get(name, 0) == subject.planned_count:
+                subject.done_count += max(0, subject.left_count - left_count)
+            subject.planned_count = planned_counts.get(name, 0)
             subject.left_count = left_count
         for name, subject in self._subjects.items():
             if name not in left_counts:  # whatever was left of it is done

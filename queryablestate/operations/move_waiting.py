@@ -119,6 +119,7 @@ class DrainWaiting:
         self._on_progress = on_progress
         self._progress = MoveProgress()
         self._left_count: int | None = None
+        self._planned_counts: dict[str, int] = {}
         self._idle_since_ns: int | None = None
 
     def step(
@@ -145,8 +146,10 @@ class DrainWaiting:
         seconds_left = _seconds_left(
             each for each in rescalings if each.job_id in drain.copy_counts
         )
+        for job_id, count in drain.copy_counts.items():
+            self._planned_counts.setdefault(job_id, count)
         figures = self._progress.observe(
-            planned_counts=drain.copy_counts,
+            planned_counts=self._planned_counts,
             left_counts=drain.copy_counts,
             fetched_sizes=_fetched_sizes(rescalings),
             # Nothing may be planned yet for what is left.

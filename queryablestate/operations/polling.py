@@ -88,7 +88,12 @@ def wait_for(
         if timeout_seconds is not None:
             left_seconds = timeout_seconds - (now_ns - began_ns) / NS_PER_SECOND
             if left_seconds <= 0:
-                raise problem or DeadlineExceededError(timeout_seconds, missing())
+                if problem is not None and not isinstance(
+                    problem, DeadlineExceededError
+                ):
+                    raise problem
+                # What one question waited is not what the caller did.
+                raise DeadlineExceededError(timeout_seconds, missing()) from problem
             pause_seconds = min(pause_seconds, left_seconds)
         closed.wait(pause_seconds)
         pause_seconds = min(1.5 * pause_seconds, _PAUSE_SECONDS_MAX)

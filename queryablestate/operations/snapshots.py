@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -45,6 +46,8 @@ __all__ = [
 ]
 
 _ID_SIZE_BYTES: Final = 16
+_HADOOP_URI: Final = re.compile(r"([a-z][a-z0-9+.-]+):/(?!/)", re.IGNORECASE)
+"""``file:/path``, as Hadoop writes it; a path with a drive of Windows is none."""
 
 T = TypeVar("T", bound=Struct)
 
@@ -108,11 +111,18 @@ def location_of(place: str | os.PathLike[str]) -> str:
     Return the URI that *place* is; a path is made absolute.
 
     Raises:
-        ConfigurationError: If it is empty: a shell's variable was not set.
+        ConfigurationError: If it is empty: a shell's variable was not set; or if it
+            is a URI in a form that pyarrow does not know.
     """
     text = os.fspath(place)
     if not text:
         raise ConfigurationError("name a directory for the snapshot: this one is empty")
+    hadoop = _HADOOP_URI.match(text)
+    if hadoop is not None:
+        raise ConfigurationError(
+            f"{text}: write {hadoop[1]}:// and the host, if it has one, before the "
+            "path; a directory of such a name is ./" + text
+        )
     return text if "://" in text else str(Path(text).absolute())
 
 

@@ -13,6 +13,7 @@ from nameservice import ConfigurationError, NameServiceError
 from nameservice.fields import check_name
 from nameservice.parameters import check_seconds, check_timeout_seconds
 from queryablestate.client.calls import ProxyConnection
+from queryablestate.errors import UnknownJobError
 from queryablestate.operations.adoption import (
     AdoptionInformation,
     KeptInformation,
@@ -399,12 +400,15 @@ class StateOperations:
             for one in self.kept():
                 if not one.is_ahead:
                     continue
-                done = adopt_job(
-                    self._calls,
-                    one.job_id,
-                    is_forced=force,
-                    timeout_seconds=timeout_seconds,
-                )
+                try:
+                    done = adopt_job(
+                        self._calls,
+                        one.job_id,
+                        is_forced=force,
+                        timeout_seconds=timeout_seconds,
+                    )
+                except UnknownJobError:
+                    continue  # another operator has taken it over since we asked
                 adopted.append(done)
         except (NameServiceError, KeyboardInterrupt) as error:
             if adopted:

@@ -42,6 +42,7 @@ _KEY_GROUP_COUNT_MAX: Final = 32_768
 _CHECKSUM_SIZE_BYTES: Final = 32
 _FILE_NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]*(/[a-z0-9][a-z0-9.-]*){1,4}")
 
+_YEAR_10000_US: Final = 253_402_300_800_000_000
 Checksum = Annotated[str, Meta(pattern=f"^[0-9a-f]{{{2 * _CHECKSUM_SIZE_BYTES}}}$")]
 KeyGroup = Annotated[int, Meta(ge=0, lt=_KEY_GROUP_COUNT_MAX)]
 
@@ -102,7 +103,7 @@ class SnapshotManifest(WireStruct, frozen=True, kw_only=True):
     job_id: str
     max_parallelism: Annotated[int, Meta(ge=1, le=_KEY_GROUP_COUNT_MAX)]
     sequence: Annotated[int, Meta(ge=1)]
-    taken_at_us: int
+    taken_at_us: Annotated[int, Meta(ge=0, lt=_YEAR_10000_US)]
     states: tuple[SnapshotState, ...]
     files: tuple[SnapshotFile, ...]
 

@@ -242,6 +242,31 @@ class TestRescale:
             writing.wait_for_batches(3)
             reading.check(batch_id=writing.batch_id)
 
+    @pytest.mark.proves("S4")
+    @pytest.mark.nightly
+    def test_copies_that_are_missing_at_the_end_are_no_success(
+        self, ask: Ask, cluster: Cluster
+    ) -> None:
+        """
+        S4: the node that was to have them went away, and the move was done.
+
+        ``rescale --replicas 2 && wipe-the-disk`` would have lost rows.
+        """
+        Publisher(cluster.config, "flights", {"state": NUMBERS}).write(
+            {"state": [(key, 0) for key in KEYS]}
+        )
+        cluster.start_node("n-2")
+        cluster.nodes["n-2"].process.send_signal(signal.SIGSTOP)
+        result = ask(
+            *("rescale", "flights", "--nodes", "2", "--replicas", "2", "--json")
+        )
+        assert result.exit_code == 1
+        assert "128 key groups with fewer than 2 copies" in result.err
+        last = json.loads(result.out.splitlines()[-1])
+        assert (last["is_done"], last["done_count"]) == (True, 0)
+        # It changes nothing, so there is nothing that could have failed.
+        assert ask("rescale", "--status", "--watch").exit_code == 0
+
     @pytest.mark.proves("O6")
     @pytest.mark.nightly
     def test_who_is_waited_for_is_said(self, ask: Ask, cluster: Cluster) -> None:
@@ -264,6 +289,34 @@ class TestRescale:
             cluster.start_node("n-1")
             while (line := verb.out.next()) != "flights: n-1 64, n-2 64":
                 assert "key groups" in line
+
+    @pytest.mark.parametrize("verb", ["drain n-1", "rescale flights --nodes 2"])
+    def test_a_move_that_is_not_watched_to_its_end_is_no_success(
+        self, cluster: Cluster, verb: str
+    ) -> None:
+        """The reader of the pipe is gone: ``drain … | head -1 && wipe-the-disk``."""
+        Publisher(cluster.config, "flights", {"state": NUMBERS}).write(
+            {"state": [(key, 0) for key in KEYS]}
+        )
+        cluster.start_node("n-2")
+        reader, writer = os.pipe()
+        os.close(reader)
+        try:
+            done = subprocess.run(
+                [sys.executable, "-m", "lodestar", *verb.split(), *cluster.at],
+                stdin=subprocess.DEVNULL,
+                stdout=writer,
+                stderr=subprocess.PIPE,
+                env=environment(),
+                text=True,
+                timeout=WAIT_SECONDS,
+                check=False,
+            )
+        finally:
+            os.close(writer)
+        assert done.returncode == 1
+        assert "nothing reads what this writes any more" in done.stderr
+        assert "the move goes on" in done.stderr
 
     @pytest.mark.proves("O6")
     def test_a_terminal_shows_a_bar(self, cluster: Cluster) -> None:

@@ -253,8 +253,13 @@ class TestOlderCopy:
                 preview = operations.preview_adoption("flights")
                 assert (preview.known_sequence, preview.sequence) == (1, 3)
                 assert preview.batch_ids == {"aircraft": 2}
+                known_before = operations.kept()
                 assert operations.adopt() == [preview]
                 assert client.get(*STATE, "N001") == {"delay": 5}
+                # Another operator, who had asked before that, has nothing left to do.
+                with pytest.MonkeyPatch.context() as patched:
+                    patched.setattr(operations, "kept", lambda: known_before)
+                    assert operations.adopt() == []
                 publish(config, 6, publisher)
                 assert client.lookup(*STATE, "N001", min_batch_id=3).batch_id == 3
 

@@ -61,16 +61,20 @@ LINKS: Final = {"a": LINK_A, "b": LINK_B}
 
 
 def asked(
-    *, snapshot_id: str = ID, job_id: str = APP, link: LinkId = OPERATOR
+    *,
+    snapshot_id: str = ID,
+    job_id: str = APP,
+    link: LinkId = OPERATOR,
+    timeout_ms: int = 10_000,
 ) -> WriterAsked:
-    """Return that an operator wants a snapshot, within ten seconds."""
+    """Return that an operator wants a snapshot, within ten seconds or another time."""
     request = TakeSnapshot(
         request_id=5,
         session=SESSION,
         job_id=job_id,
         snapshot_id=snapshot_id,
         uri="/snapshots",
-        timeout_ms=10_000,
+        timeout_ms=timeout_ms,
     )
     return WriterAsked(link=link, request=request, wall_clock_us=WALL_US)
 
@@ -258,6 +262,41 @@ class TestFailing:
             plane.settle(asked(snapshot_id=f"{number:032x}"))
         error = refusal(plane.settle(asked(snapshot_id=f"{9:032x}")))
         assert isinstance(error, StateUnavailableError)
+
+    @pytest.mark.parametrize("is_written", [False, True])
+    def test_those_whose_callers_have_left_make_room(
+        self, plane: Plane, *, is_written: bool
+    ) -> None:
+        """
+        S5: four that were interrupted kept every other from being taken for an hour.
+
+        One caller is back in time, as after a cut: its snapshot goes on.
+        """
+        ids = [f"{number:032x}" for number in range(4)]
+        for snapshot_id in ids:
+            plane.settle(asked(snapshot_id=snapshot_id, timeout_ms=3_600_000))
+        plane.settle(LinksClosed(links=(OPERATOR,)))
+        for sequence, snapshot_id in enumerate(ids, start=2):
+            if is_written:
+                plane.settle(written("a", sequence, snapshot_id=snapshot_id))
+                plane.settle(written("b", sequence, snapshot_id=snapshot_id))
+        back = asked(snapshot_id=ids[0], link=LinkId(12), timeout_ms=3_600_000)
+        effects = plane.settle(back)
+        if not is_written:
+            error = refusal(plane.settle(asked()))
+            assert isinstance(error, StateUnavailableError)
+        for _ in range(10):
+            plane.now_ns += 3 * SECOND
+            for node_id in LINKS:
+                plane.settle(written(node_id, 99))  # heard from, as by heartbeats
+        plane.settle(TimePassed())
+        for number in range(4 if is_written else 3):
+            later = plane.settle(asked(snapshot_id=f"{10 + number:032x}"))
+            assert (LINK_A, WriteSnapshot) in told_nodes(later)
+        if not is_written:
+            plane.settle(written("a", 2, snapshot_id=ids[0]))
+            effects = plane.settle(written("b", 2, snapshot_id=ids[0]))
+        assert told(SnapshotTaken, effects).manifest.snapshot_id == ids[0]
 
     def test_a_store_that_does_not_answer(self, plane: Plane) -> None:
         """It is not known whether the mark is written: it does no harm if it is."""

@@ -52,6 +52,28 @@ class TestCounts:
         )
         assert (figures.planned_count, figures.done_count) == (10, 2)
 
+    def test_what_is_planned_no_more_is_not_done(self) -> None:
+        """
+        The node that was to have the copies went away.
+
+        "128 of 128" was shown, and not one had been made.
+        """
+        watching = Watching(128)
+        assert watching.at(0, 128).done_count == 0
+        watching.planned_count = 0
+        figures = watching.at(1, 0)
+        assert (figures.planned_count, figures.done_count) == (0, 0)
+
+    def test_a_new_plan_amid_a_move_keeps_what_is_done(self) -> None:
+        """Further copies are counted from the new plan on."""
+        watching = Watching(64)
+        watching.at(0, 64)
+        assert watching.at(1, 40).done_count == 24
+        watching.planned_count = 20
+        assert watching.at(2, 20).done_count == 24
+        figures = watching.at(3, 0)
+        assert (figures.planned_count, figures.done_count) == (44, 44)
+
     def test_more_to_do_is_planned_in_addition(self) -> None:
         """A copy that was lost must be made again: what was done stays done."""
         watching = Watching(10)

@@ -85,6 +85,15 @@ class TestWaiting:
         with pytest.raises(NoLeaderError):
             Asked([None, NOBODY], seconds=10.0).wait(30.0)
 
+    def test_what_one_question_waited_is_not_told_as_ours(self) -> None:
+        """A minute had passed, and "not done within 5 s" was said."""
+        late = DeadlineExceededError(5.0, "the proxy gave no answer")
+        with pytest.raises(DeadlineExceededError) as caught:
+            Asked([None, late], seconds=10.0).wait(30.0)
+        assert caught.value.waited_seconds == 30.0
+        assert caught.value.detail == "everything"
+        assert caught.value.__cause__ is late
+
     def test_any_other_error_is_told_at_once(self) -> None:
         """C1: who is not allowed to ask will not be in a moment."""
         asked = Asked([None, AccessDeniedError("list the moves"), "done"])

@@ -271,6 +271,14 @@ def test_a_snapshot_goes_to_no_directory_without_a_name() -> None:
         location_of("")
 
 
+@pytest.mark.parametrize("text", ["file:/tmp/x", "hdfs:/x", "S3:/bucket/x"])
+def test_a_snapshot_goes_to_no_directory_that_a_uri_was_taken_for(text: str) -> None:
+    """It was written to ``./file:/tmp/x``, with exit code 0."""
+    with pytest.raises(ConfigurationError, match=r"write \w+:// and the host"):
+        location_of(text)
+    assert location_of("./" + text).startswith("/")
+
+
 class TestFailures:
     """What fails leaves nothing, and can be tried again."""
 
