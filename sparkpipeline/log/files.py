@@ -72,7 +72,7 @@ def find_end(
         begin: Up to where it was read: the beginning of a line.
         size_bytes_max: How much to read at a time, or None for all there is.  One line
             is read in any case, be it longer.
-        line_size_bytes_max: How long a line may be.
+        line_size_bytes_max: How long a line may be, unless *size_bytes_max* is more.
 
     Returns:
         The offset behind a line end, or *begin* if there is no whole line.
@@ -82,6 +82,8 @@ def find_end(
         LogRecordError: If the line at *begin* is too long.
         StorageError: If the file cannot be read.
     """
+    # A line that could be read once it is whole is waited for until it is.
+    line_limit = max(line_size_bytes_max, size_bytes_max or 0)
     with _opened(path, begin) as (file, size_bytes):
         stop = size_bytes
         if size_bytes_max is not None:
@@ -94,14 +96,14 @@ def find_end(
                 return chunk_begin + found + 1
             at = chunk_begin
         at = stop
-        while at < size_bytes and at - begin <= line_size_bytes_max:
+        while at < size_bytes and at - begin <= line_limit:
             chunk_end = min(size_bytes, at + _CHUNK_SIZE_BYTES)
             found = _read(file, path, at, chunk_end).find(b"\n")
             if found >= 0:
                 return at + found + 1
             at = chunk_end
-        if at - begin > line_size_bytes_max:
-            detail = f"it is longer than {line_size_bytes_max:,} bytes"
+        if at - begin > line_limit:
+            detail = f"it is longer than {line_limit:,} bytes"
             raise LogRecordError(str(path), begin, detail, is_unended=True)
         return begin
 

@@ -22,7 +22,12 @@ from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 from nameservice import get_logger
 from rescaling import LogPartitionError, LogRecordError
 from sparkpipeline.failures import through_spark
-from sparkpipeline.log.files import find_end, list_partitions, read_lines
+from sparkpipeline.log.files import (
+    LINE_SIZE_BYTES_MAX,
+    find_end,
+    list_partitions,
+    read_lines,
+)
 from sparkpipeline.log.records import RecordDecoder
 from sparkpipeline.log.state import LogOffset, LogRange, plan_offset, plan_ranges
 
@@ -109,10 +114,13 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 (Spark's interface)
         """Take note of what there is now: nothing later is read."""
         self._ends_wanted = {}
+        limit = max(LINE_SIZE_BYTES_MAX, self._options.bytes_per_partition_max)
         for name in self._names():
             # One that is gone already is missed when the first batch is planned.
             with suppress(LogPartitionError):
-                self._ends_wanted[name] = find_end(self._path(name), 0)
+                self._ends_wanted[name] = find_end(
+                    self._path(name), 0, line_size_bytes_max=limit
+                )
 
     def partitions(
         self, start: dict[str, Any], end: dict[str, Any]

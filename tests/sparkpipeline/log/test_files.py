@@ -102,6 +102,20 @@ class TestEnds:
         path.write_bytes(b"12\n" + b"x" * 10)
         assert find_end(path, 3, size_bytes_max=limit, line_size_bytes_max=10) == 3
 
+    @pytest.mark.proves("O4")
+    def test_a_line_that_one_batch_could_read_is_waited_for(self, path: Path) -> None:
+        """O4: half of it stops no query that would read it whole."""
+        limits = {"size_bytes_max": 20, "line_size_bytes_max": 10}
+        path.write_bytes(b"12\n" + b"x" * 19)
+        assert find_end(path, 3, **limits) == 3
+        path.write_bytes(b"12\n" + b"x" * 20)
+        assert find_end(path, 3, **limits) == 3
+        path.write_bytes(b"12\n" + b"x" * 20 + b"\n")
+        assert find_end(path, 3, **limits) == 24
+        path.write_bytes(b"12\n" + b"x" * 600_000)
+        with pytest.raises(LogRecordError, match="longer than 20 bytes"):
+            find_end(path, 3, **limits)
+
 
 @pytest.mark.usefixtures("chunk_size_bytes")
 class TestLines:

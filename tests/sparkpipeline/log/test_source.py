@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -236,6 +237,31 @@ class TestFaults:
         log.append("a")
         with pytest.raises(PySparkException, match=r"use spark\.readStream"):
             log.spark.read.format("lodestar-log").load(str(log.directory)).collect()
+
+
+def reader_of(directory: Path, **options: str) -> LogStreamReader:
+    """Return what reads the log in *directory*, in this process."""
+    reader = source(path=str(directory), **options).streamReader(LINE_SCHEMA)
+    assert isinstance(reader, LogStreamReader)
+    return reader
+
+
+class TestReader:
+    @pytest.mark.proves("O4")
+    @pytest.mark.parametrize(
+        ("size_bytes", "size_bytes_max"), [(2_000, 1_000), (17 << 20, 32 << 20)]
+    )
+    def test_half_a_line_is_waited_for_by_a_query_that_is_to_stop(
+        self, tmp_path: Path, size_bytes: int, size_bytes_max: int
+    ) -> None:
+        """O4: no more is asked of it than of a query that goes on."""
+        path = tmp_path / "a.jsonl"
+        path.touch()
+        os.truncate(path, size_bytes)
+        reader = reader_of(tmp_path, bytes_per_partition_max=str(size_bytes_max))
+        reader.prepareForTriggerAvailableNow()
+        start = reader.initialOffset()
+        assert reader.latestOffset(start, reader.getDefaultReadLimit()) == start
 
 
 def source(**options: str) -> LodestarLogSource:
