@@ -65,12 +65,15 @@ class RecordDecoder:
         schema: `LINE_SCHEMA`, or the fields that are wanted.
 
     Raises:
-        ConfigurationError: If JSON has no values of a type.
+        ConfigurationError: If JSON has no values of a type, or nulls are not allowed.
     """
 
     def __init__(self, schema: StructType) -> None:
         self._is_whole = schema == LINE_SCHEMA
-        fields = [(one.name, *_types(one.dataType, one.name)) for one in schema.fields]
+        fields = [
+            (one.name, *_types(one.dataType, one.name, is_nullable=one.nullable))
+            for one in schema.fields
+        ]
         self._arrow_schema = pa.schema([(name, kind) for name, _, kind in fields])
         record: Any = _record_type((name, kind) for name, kind, _ in fields)
         if self._is_whole:
@@ -106,8 +109,13 @@ class RecordDecoder:
         return pa.RecordBatch.from_pylist(list(rows), schema=self._arrow_schema)
 
 
-def _types(data_type: DataType, name: str) -> tuple[Any, Any]:
+def _types(data_type: DataType, name: str, *, is_nullable: bool) -> tuple[Any, Any]:
     """Return what to decode a field as, and what Arrow calls it."""
+    if not is_nullable:
+        raise ConfigurationError(
+            f"the column {name} is NOT NULL, and missing fields are null: leave NOT "
+            "NULL out (in types of Python: nullable=False, containsNull=False)"
+        )
     kind: Any
     arrow_type: Any
     match data_type:
@@ -124,11 +132,20 @@ def _types(data_type: DataType, name: str) -> tuple[Any, Any]:
         case StringType():
             kind, arrow_type = str, pa.string()
         case ArrayType():
-            item, item_type = _types(data_type.elementType, f"{name}.element")
+            item, item_type = _types(
+                data_type.elementType,
+                f"{name}.element",
+                is_nullable=data_type.containsNull,
+            )
             kind, arrow_type = GenericAlias(list, (item,)), pa.list_(item_type)
         case StructType():
             parts = [
-                (one.name, *_types(one.dataType, f"{name}.{one.name}"))
+                (
+                    one.name,
+                    *_types(
+                        one.dataType, f"{name}.{one.name}", is_nullable=one.nullable
+                    ),
+                )
                 for one in data_type.fields
             ]
             kind = _record_type((part, inner) for part, inner, _ in parts)

@@ -140,3 +140,22 @@ class TestFields:
         """Before anything is read; it says what to do."""
         with pytest.raises(ConfigurationError, match="read it as a string, and cast"):
             RecordDecoder(StructType().add("at", kind))
+
+    @pytest.mark.parametrize(
+        ("schema", "name"),
+        [
+            (StructType().add("n", LongType(), nullable=False), "n"),
+            (StructType().add("l", ArrayType(LongType(), False)), "l.element"),
+            (
+                StructType().add("o", StructType().add("x", LongType(), False)),
+                "o.x",
+            ),
+            (StructType().add("value", StringType(), nullable=False), "value"),
+        ],
+    )
+    def test_what_may_not_be_null_is_told_at_once(
+        self, schema: StructType, name: str
+    ) -> None:
+        """Spark refuses every batch of such a column; before the first one we do."""
+        with pytest.raises(ConfigurationError, match=f"{name} is NOT NULL.*leave NOT"):
+            RecordDecoder(schema)

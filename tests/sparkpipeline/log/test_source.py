@@ -311,3 +311,15 @@ class TestOptions:
         """Before the query has started."""
         with pytest.raises(ConfigurationError, match="read it as a string"):
             source().streamReader(StructType().add("at", DateType()))
+
+    @pytest.mark.spark
+    @pytest.mark.shells
+    def test_a_column_that_may_not_be_null_is_said_at_once(self, log: Log) -> None:
+        """As Spark parses it; its own error of each batch did not say what to do."""
+        log.append("a")
+        reader = log.spark.readStream.format("lodestar-log").schema("n long NOT NULL")
+        with pytest.raises(ConfigurationError, match="leave NOT NULL out"):
+            run_to_end(
+                reader.load(str(log.directory)).writeStream.foreachBatch(log.take),
+                log.checkpoint,
+            )
