@@ -23,7 +23,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-__all__ = ["LINE_SIZE_BYTES_MAX", "find_end", "list_partitions", "read_lines"]
+__all__ = [
+    "LINE_SIZE_BYTES_MAX",
+    "find_end",
+    "is_gone",
+    "list_partitions",
+    "read_lines",
+]
 
 LINE_SIZE_BYTES_MAX: Final = 16 * 1024 * 1024
 """A longer line is an error: it has to fit into memory, many times."""
@@ -55,6 +61,22 @@ def list_partitions(directory: Path, glob: str) -> list[str]:
     except OSError as error:
         message = f"the directory of the log cannot be read: {error}"
         raise StorageError(message) from error
+
+
+def is_gone(path: Path) -> bool:
+    """
+    Return whether there is no such file.
+
+    Raises:
+        StorageError: If that cannot be told.
+    """
+    try:
+        path.stat()
+    except FileNotFoundError:
+        return True
+    except OSError as error:
+        raise _unreadable(error) from error
+    return False
 
 
 def find_end(
@@ -152,8 +174,11 @@ def _opened(path: Path, begin: int) -> Iterator[tuple[IO[bytes], int]]:
     except FileNotFoundError:
         raise LogPartitionError(str(path), begin, "is gone") from None
     except OSError as error:
-        message = f"a partition of the log cannot be read: {error}"
-        raise StorageError(message) from error
+        raise _unreadable(error) from error
+
+
+def _unreadable(error: OSError) -> StorageError:
+    return StorageError(f"a partition of the log cannot be read: {error}")
 
 
 def _read(file: IO[bytes], path: Path, begin: int, end: int) -> bytes:

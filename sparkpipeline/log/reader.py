@@ -25,6 +25,7 @@ from sparkpipeline.failures import through_spark
 from sparkpipeline.log.files import (
     LINE_SIZE_BYTES_MAX,
     find_end,
+    is_gone,
     list_partitions,
     read_lines,
 )
@@ -122,11 +123,14 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     self._path(name), 0, line_size_bytes_max=limit
                 )
 
+    @through_spark
     def partitions(
         self, start: dict[str, Any], end: dict[str, Any]
     ) -> Sequence[InputPartition]:
         """Return what each subtask reads; nothing, if none has anything to read."""
         ranges = plan_ranges(LogOffset.from_json(start), LogOffset.from_json(end))
+        if self._options.removed_partitions == "forget":
+            ranges = self._without_removed(ranges)
         if not any(ranges):
             return []
         return [SubtaskPartition(index, own) for index, own in enumerate(ranges)]
@@ -192,6 +196,34 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 continue  # it was there a moment ago, and nothing was read of it
             ends[name] = end if wanted is None else min(end, wanted.get(name, begin))
         return ends
+
+    def _without_removed(
+        self, ranges: tuple[tuple[LogRange, ...], ...]
+    ) -> tuple[tuple[LogRange, ...], ...]:
+        """
+        Return *ranges* without those of files that are gone, and log what is lost.
+
+        Spark keeps a batch that it has planned, and runs it again after a failure: a
+        file that has gone since would stop every run.  The driver decides this, for an
+        executor may only miss the directory.
+        """
+        self._names()  # raises if it is the directory that is missing
+        removed = {
+            own
+            for subtask in ranges
+            for own in subtask
+            if is_gone(self._path(own.name))
+        }
+        for own in sorted(removed, key=lambda one: one.name):
+            get_logger(component="log").warning(
+                "partition.forgotten",
+                path=str(self._path(own.name)),
+                offset=own.begin,
+                offset_end=own.end,
+            )
+        return tuple(
+            tuple(own for own in subtask if own not in removed) for subtask in ranges
+        )
 
     def _names(self) -> list[str]:
         return list_partitions(Path(self._options.path), self._options.glob)

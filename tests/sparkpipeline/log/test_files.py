@@ -9,7 +9,7 @@ import pytest
 from nameservice import StorageError
 from rescaling import LogPartitionError, LogRecordError
 from sparkpipeline.log import files as log_files
-from sparkpipeline.log.files import find_end, list_partitions, read_lines
+from sparkpipeline.log.files import find_end, is_gone, list_partitions, read_lines
 
 
 @pytest.fixture
@@ -166,3 +166,11 @@ class TestLines:
         path.mkdir()
         with pytest.raises(StorageError, match="cannot be read"):
             find_end(path, 0)
+
+    def test_a_file_is_gone_only_if_the_system_says_so(self, path: Path) -> None:
+        """What cannot be looked at may hold records still."""
+        assert is_gone(path)
+        path.touch()
+        assert not is_gone(path)
+        with pytest.raises(StorageError, match="cannot be read"):
+            is_gone(path / "below a file")

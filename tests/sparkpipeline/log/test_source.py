@@ -14,12 +14,14 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import DateType, StructType
+from structlog.testing import capture_logs
 
-from nameservice import ConfigurationError
+from nameservice import ConfigurationError, StorageError
 from rescaling import LogPartitionError, LogRecordError
 from sparkpipeline.log.reader import LogStreamReader
 from sparkpipeline.log.records import LINE_SCHEMA
 from sparkpipeline.log.source import LodestarLogSource
+from sparkpipeline.log.state import LogOffset
 from tests.sparkpipeline.state_cluster import run_to_end
 
 
@@ -232,6 +234,22 @@ class TestFaults:
         log.run(removed_partitions="forget")
         assert log.read_once() == log.written
 
+    @pytest.mark.proves("O4")
+    def test_a_partition_that_goes_while_its_batch_runs_is_forgotten(
+        self, log: Log
+    ) -> None:
+        """O4: the batch was planned with it, and is run again without it."""
+        log.append("a", "b")
+        log.run()
+        log.forget_commit(0)
+        log.path("a").unlink()
+        with pytest.raises(LogPartitionError, match="and now is gone"):
+            log.run()
+        log.append("b")
+        log.run(parallelism=2, removed_partitions="forget")
+        assert log.batches[1:] == [(0, [3, 4, 5]), (1, [6, 7, 8])]
+        assert [name for held in log.offset(1) for name, _ in held] == ["b.jsonl"]
+
     def test_it_is_no_table(self, log: Log) -> None:
         """A log has no end."""
         log.append("a")
@@ -262,6 +280,42 @@ class TestReader:
         reader.prepareForTriggerAvailableNow()
         start = reader.initialOffset()
         assert reader.latestOffset(start, reader.getDefaultReadLimit()) == start
+
+    @pytest.mark.proves("O4")
+    def test_what_is_lost_with_a_partition_is_told(self, tmp_path: Path) -> None:
+        """O4: which bytes of a file that is gone; a shorter one is an error."""
+        for name in ("a", "b", "c", "d"):
+            (tmp_path / name).write_bytes(b"1\n2\n")
+        start = LogOffset(((("a", 2), ("b", 2), ("c", 4), ("d", 2)),)).to_json()
+        end = LogOffset(((("a", 4), ("b", 4), ("c", 4)), (("d", 4),))).to_json()
+        for name in ("a", "c", "d"):
+            (tmp_path / name).unlink()
+        (tmp_path / "b").write_bytes(b"1\n")
+        reader = reader_of(tmp_path, glob="*", removed_partitions="forget")
+        with capture_logs() as logs:
+            planned = reader.partitions(start, end)
+        assert [
+            (line["event"], line["path"], line["offset"], line["offset_end"])
+            for line in logs
+        ] == [
+            ("partition.forgotten", str(tmp_path / "a"), 2, 4),
+            ("partition.forgotten", str(tmp_path / "d"), 2, 4),
+        ]
+        assert len(planned) == 2
+        with pytest.raises(LogPartitionError, match="has 2 bytes"):
+            list(reader.read(planned[0]))
+        assert list(reader.read(planned[1])) == []
+        # Where files that are gone are errors, it is the tasks that miss them.
+        strict = reader_of(tmp_path, glob="*").partitions(start, end)
+        with pytest.raises(LogPartitionError, match="is gone"):
+            list(reader.read(strict[0]))
+
+    def test_a_directory_that_is_gone_is_not_forgotten(self, tmp_path: Path) -> None:
+        """What is not mounted holds every record still."""
+        reader = reader_of(tmp_path / "none", removed_partitions="forget")
+        end = LogOffset(((("a.jsonl", 2),),)).to_json()
+        with pytest.raises(StorageError, match="cannot be read"):
+            reader.partitions(reader.initialOffset(), end)
 
 
 def source(**options: str) -> LodestarLogSource:
