@@ -55,6 +55,9 @@ _INTEGERS: Final[dict[type[DataType], tuple[int, Any]]] = {
     LongType: (64, pa.int64()),
 }
 
+_FLOAT_LIMIT: Final = (2.0 - 2.0**-24) * 2.0**127
+"""What is less is rounded to a ``float`` that is not infinite."""
+
 
 @final
 class RecordDecoder:
@@ -126,7 +129,8 @@ def _types(data_type: DataType, name: str, *, is_nullable: bool) -> tuple[Any, A
             limits = msgspec.Meta(ge=-(2 ** (bits - 1)), le=2 ** (bits - 1) - 1)
             kind = Annotated[int, limits]
         case FloatType():
-            kind, arrow_type = float, pa.float32()
+            limits = msgspec.Meta(gt=-_FLOAT_LIMIT, lt=_FLOAT_LIMIT)
+            kind, arrow_type = Annotated[float, limits], pa.float32()
         case DoubleType():
             kind, arrow_type = float, pa.float64()
         case StringType():

@@ -35,6 +35,7 @@ SCHEMA = (
     .add("s", ShortType())
     .add("b", ByteType())
     .add("f", FloatType())
+    .add("fs", ArrayType(FloatType()))
     .add("d", DoubleType())
     .add("t", BooleanType())
     .add("l", ArrayType(LongType()))
@@ -79,7 +80,8 @@ class TestFields:
         """O4: missing fields and nulls are null; others are left out."""
         full = (
             b'{"a b.c": "\\u00e9", "n": 9223372036854775807, "i": -2147483648, '
-            b'"s": 32767, "b": -128, "f": 1, "d": 1e300, "t": true, "l": [1, null], '
+            b'"s": 32767, "b": -128, "f": 1, "fs": [], "d": 1e300, "t": true, '
+            b'"l": [1, null], '
             b'"o": {"x": 1, "y": ["z"], "more": 1}, "more": {}}'
         )
         expected = {
@@ -89,6 +91,7 @@ class TestFields:
             "s": 2**15 - 1,
             "b": -128,
             "f": 1.0,
+            "fs": [],
             "d": 1e300,
             "t": True,
             "l": [1, None],
@@ -98,6 +101,15 @@ class TestFields:
         partly = nothing | {"o": {"x": None, "y": None}, "l": []}
         rows = decoded(SCHEMA, full, b"{}", b'{"n": null, "o": {}, "l": []}')
         assert rows == [expected, nothing, partly]
+
+    @pytest.mark.proves("O4")
+    def test_the_greatest_float_is_one(self) -> None:
+        """O4: as Java writes it, which is a little more than it is."""
+        greatest = (2 - 2**-23) * 2.0**127
+        rows = decoded(
+            SCHEMA, b'{"fs": [3.4028235E38, -3.4028235E38, 1.4E-45, 0, 1e-60]}'
+        )
+        assert rows[0]["fs"] == [greatest, -greatest, 2.0**-149, 0.0, 0.0]
 
     @pytest.mark.proves("O4")
     @pytest.mark.parametrize(
@@ -112,6 +124,11 @@ class TestFields:
             b'{"n": true}',
             b'{"d": "x"}',
             b'{"d": 1e999}',
+            b'{"d": 1' + b"0" * 400 + b"}",
+            b'{"f": 1e300}',
+            b'{"f": -3.40282357e38}',
+            b'{"f": 1' + b"0" * 50 + b"}",
+            b'{"fs": [1e39]}',
             b'{"t": 0}',
             b'{"a b.c": 1}',
             b'{"l": 1}',
