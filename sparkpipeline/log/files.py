@@ -47,11 +47,11 @@ def list_partitions(directory: Path, glob: str) -> list[str]:
             never partitions.
 
     Raises:
-        StorageError: If the directory cannot be read.
+        StorageError: If the directory cannot be read, or a name is not UTF-8.
     """
     try:
         with os.scandir(directory) as entries:
-            return sorted(
+            names = sorted(
                 entry.name
                 for entry in entries
                 if not entry.name.startswith((".", "_"))
@@ -61,6 +61,16 @@ def list_partitions(directory: Path, glob: str) -> list[str]:
     except OSError as error:
         message = f"the directory of the log cannot be read: {error}"
         raise StorageError(message) from error
+    for name in names:
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise StorageError(
+                f"the log {directory} has a file whose name is not UTF-8, "
+                f"{os.fsencode(name)!r}: rename it, or choose another "
+                '.option("glob", ...), which leaves it out'
+            ) from None
+    return names
 
 
 def is_gone(path: Path) -> bool:

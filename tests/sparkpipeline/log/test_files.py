@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,17 @@ class TestDirectory:
         """Nothing of the operating system's escapes."""
         with pytest.raises(StorageError, match="cannot be read"):
             list_partitions(tmp_path / "none", "*")
+
+    def test_a_name_that_is_no_text_is_told(self, tmp_path: Path) -> None:
+        """Spark's offset log cannot hold it; it is named so that it can be found."""
+        (tmp_path / "\u00e9.jsonl").touch()
+        (tmp_path / os.fsdecode(b"\xff'.jsonl")).touch()
+        (tmp_path / os.fsdecode(b"\xff.txt")).touch()
+        with pytest.raises(StorageError, match="not UTF-8") as raised:
+            list_partitions(tmp_path, "*.jsonl")
+        assert repr(b"\xff'.jsonl") in str(raised.value)
+        assert "rename it" in str(raised.value)
+        assert list_partitions(tmp_path, "\u00e9*") == ["\u00e9.jsonl"]
 
 
 @pytest.mark.usefixtures("chunk_size_bytes")

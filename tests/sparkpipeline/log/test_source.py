@@ -200,6 +200,19 @@ class TestFaults:
         log.run(parallelism=2, bad_records="skip")
         assert log.read_once() == log.written
 
+    @pytest.mark.nightly
+    def test_a_name_that_is_no_text_is_told_by_the_query(self, log: Log) -> None:
+        """It comes through Spark with the name, and the next start goes on."""
+        path = log.directory / os.fsdecode(b"\xff.jsonl")
+        path.touch()
+        log.append("a")
+        with pytest.raises(StorageError, match=r"\\xff.jsonl.*rename it"):
+            log.run()
+        path.rename(log.path("b"))
+        log.append("b")
+        log.run()
+        assert log.read_once() == log.written
+
     @pytest.mark.proves("O4")
     @pytest.mark.nightly
     def test_a_partition_that_is_not_what_it_was_stops_the_query(
