@@ -26,6 +26,13 @@ of it at once:
 **No node loses a copy that is the only one.**  A node that is away, and has the only
 copy of something, keeps it, and its place in the plan: it may be back in a moment, and
 there is nowhere else to get it from.
+
+**No draining node waits for one that is away.**  A node that is not here, or cannot go
+on, keeps what only it has, and gets no more while another one is here: those that are
+here share all else evenly (`_Draft.plan` and what it calls).  Two kinds of plans count
+as good, so that none is made anew without need: the one that is even over all nodes,
+and that one.  The first stays when a node of it goes away, unless a draining node would
+have to wait: other moves do, and go on when it is back.  When it is, the first is made.
 """
 
 from __future__ import annotations
@@ -283,52 +290,139 @@ class _Draft:
             self.planned_count = 0
             return
         degree = min(self.before.replica_count, len(chosen))
+        away = self._unable(chosen)
         # Without a plan what is there is what was wanted: now it is not all of it.
         is_broken = self.has_dropped and not self.before.wanted
-        is_as_planned = (
-            not is_broken
-            and {index for nodes in self.wanted for index in nodes} == set(chosen)
-            and all(len(nodes) == degree for nodes in self.wanted)
-            and self._is_wanted_even(chosen)
+        is_as_planned = not is_broken and (
+            (
+                {index for nodes in self.wanted for index in nodes} == set(chosen)
+                and all(len(nodes) == degree for nodes in self.wanted)
+                and _are_even(self.wanted, chosen)
+                and not self._is_drain_held_up(away)
+            )
+            or self._is_planned_around(away, chosen, degree)
         )
         if is_as_planned:
             if self.has_dropped:
                 self.planned_count = copy_count(self.owners, self.wanted)
             return
+        self.wanted = self._placed(range(len(self.owners)), chosen)
+        if any(
+            set(nodes) & away - set(self.owners[key_group])
+            for key_group, nodes in enumerate(self.wanted)
+        ):
+            self._plan_around(away, chosen, degree)
+        self.planned_count = copy_count(self.owners, self.wanted)
+
+    def _placed(
+        self, key_groups: Sequence[int], chosen: Sequence[int]
+    ) -> list[tuple[int, ...]]:
+        """Return where the copies of *key_groups* are to be, evenly on *chosen*."""
         places = {index: place_ for place_, index in enumerate(chosen)}
         wanted = place(
             [
-                tuple(places[index] for index in owners if index in places)
-                for owners in self.owners
+                tuple(places[index] for index in self.owners[one] if index in places)
+                for one in key_groups
             ],
             joining=[
                 tuple(
                     places[copy.node_index]
-                    for copy in joining
+                    for copy in self.joining[one]
                     if copy.node_index in places
                 )
-                for joining in self.joining
+                for one in key_groups
             ],
             node_count=len(chosen),
-            replica_count=degree,
+            replica_count=min(self.before.replica_count, len(chosen)),
         )
-        self.wanted = [tuple(chosen[number] for number in nodes) for nodes in wanted]
-        self.planned_count = copy_count(self.owners, self.wanted)
+        return [tuple(chosen[number] for number in nodes) for nodes in wanted]
 
-    def _is_wanted_even(self, chosen: Sequence[int]) -> bool:
-        """
-        Return whether no node is to have more than another.
+    # -- the steps: planning around nodes that are away ----------------------------
 
-        It may be that one has: a plan is forgotten when no node is there any more.
+    def _unable(self, chosen: Sequence[int]) -> frozenset[int]:
         """
-        copies = Counter(index for nodes in self.wanted for index in nodes)
-        primaries = Counter(nodes[0] for nodes in self.wanted)
-        return all(
-            max(counts[index] for index in chosen)
-            - min(counts[index] for index in chosen)
-            <= 1
-            for counts in (copies, primaries)
+        Return those of *chosen* that are away or cannot go on, if not all are.
+
+        One that is expected is none of them: it may be back in a moment.
+        """
+        unable = frozenset(
+            index
+            for index in chosen
+            if not self._is_expected(index)
+            and (
+                not self.standings[index].is_present or self.standings[index].is_failing
+            )
         )
+        return unable if len(unable) < len(chosen) else frozenset()
+
+    def _is_drain_held_up(self, away: frozenset[int]) -> bool:
+        """
+        Return whether a draining node would have to wait for one of *away*.
+
+        Other moves wait: what they are about is at a node that keeps it, and planning
+        anew would move it twice if the one that is away is back soon.
+        """
+        return bool(away) and any(
+            any(self.standings[index].is_draining for index in owners)
+            and any(index in away and index not in owners for index in nodes)
+            for owners, nodes in zip(self.owners, self.wanted, strict=True)
+        )
+
+    def _kept(self, away: frozenset[int], degree: int) -> dict[int, tuple[int, ...]]:
+        """Return the key groups that only *away* have, with those that have them."""
+        present = {i for i, one in enumerate(self.standings) if one.is_present}
+        return {
+            key_group: tuple(index for index in owners if index in away)[:degree]
+            for key_group, owners in enumerate(self.owners)
+            if any(index in away for index in owners)
+            and not any(
+                index not in away and (index in present or self._is_expected(index))
+                for index in owners
+            )
+        }
+
+    def _is_planned_around(
+        self, away: frozenset[int], chosen: Sequence[int], degree: int
+    ) -> bool:
+        """Return whether the plan is one that `_plan_around` could have made."""
+        if not away:
+            return False
+        able = [index for index in chosen if index not in away]
+        kept = self._kept(away, degree)
+        others = [nodes for one, nodes in enumerate(self.wanted) if one not in kept]
+        able_degree = min(degree, len(able))
+        return (
+            all(
+                self.wanted[one][: len(nodes)] == nodes
+                and len(self.wanted[one]) == min(degree, len(nodes) + len(able))
+                and set(self.wanted[one][len(nodes) :]) <= set(able)
+                for one, nodes in kept.items()
+            )
+            and all(
+                len(nodes) == able_degree and set(nodes) <= set(able)
+                for nodes in others
+            )
+            and _are_even(others, able)
+        )
+
+    def _plan_around(
+        self, away: frozenset[int], chosen: Sequence[int], degree: int
+    ) -> None:
+        """
+        Have *away* keep what only they have, and the others share the rest.
+
+        It is made even when they are back.
+        """
+        able = [index for index in chosen if index not in away]
+        kept = self._kept(away, degree)
+        others = [one for one in range(len(self.owners)) if one not in kept]
+        for one, nodes in zip(others, self._placed(others, able), strict=True):
+            self.wanted[one] = nodes
+        for one, nodes in kept.items():
+            # There is nowhere to copy it from now, but it is missing, and counts.
+            more_count = min(degree - len(nodes), len(able))
+            more = (able[(one + n) % len(able)] for n in range(more_count))
+            self.wanted[one] = (*nodes, *more)
 
     def _chosen(self) -> list[int]:
         """
@@ -488,3 +582,19 @@ class _Draft:
             wanted=() if is_done else numbers(self.wanted),
             planned_count=self.planned_count,
         )
+
+
+def _are_even(wanted: Sequence[tuple[int, ...]], indexes: Sequence[int]) -> bool:
+    """
+    Return whether none of *indexes* is to have more than another.
+
+    It may be that one has: a plan is forgotten when no node is there any more.
+    """
+    copies = Counter(index for nodes in wanted for index in nodes)
+    primaries = Counter(nodes[0] for nodes in wanted)
+    return all(
+        max(counts[index] for index in indexes)
+        - min(counts[index] for index in indexes)
+        <= 1
+        for counts in (copies, primaries)
+    )

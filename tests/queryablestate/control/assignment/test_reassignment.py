@@ -688,6 +688,162 @@ class TestDraining:
         assert cluster.made_count == 4
 
 
+class TestAwayWhileDraining:
+    """A node that is away while another one is emptied (S1, O6)."""
+
+    @pytest.mark.proves("O6", "S1")
+    @pytest.mark.parametrize("fact", ["is_present", "is_failing"])
+    def test_it_is_given_nothing_that_another_can_take(self, fact: str) -> None:
+        """
+        O6: a node that is emptied does not wait for one that may never be back.
+
+        Half of what it had was planned for that one: it could only be stopped with
+        rows that no other node had.
+        """
+        cluster = Cluster(first("abc", groups=128), ready("abc"))
+        kept = held_by(cluster.record, "c")
+        cluster.nodes["c"] = standing("c", **{fact: fact == "is_failing"})
+        assert not cluster.step()
+        cluster.nodes["a"] = standing("a", is_draining=True)
+        cluster.settle()
+        assert cluster.record.node_ids == ("b", "c")
+        assert held_by(cluster.record, "c") == kept
+        assert (cluster.made_count, cluster.record.wanted) == (43, ())
+        # It is used again when it is back, and not before.
+        assert not cluster.step()
+        cluster.nodes["c"] = standing("c")
+        cluster.settle()
+        cluster.check_done()
+        assert cluster.made_count == 43 + 64 - len(kept)
+
+    @pytest.mark.proves("S1")
+    def test_those_that_are_here_share(self) -> None:
+        """S1: evenly, and with as few copies as that takes."""
+        cluster = Cluster(first("abcd", groups=64), ready("abcd"))
+        cluster.nodes["d"] = standing("d", is_present=False)
+        cluster.nodes["a"] = standing("a", is_draining=True)
+        cluster.settle()
+        assert [len(held_by(cluster.record, one)) for one in "abcd"] == [0, 24, 24, 16]
+        assert cluster.made_count == cluster.record.planned_count == 16
+
+    @pytest.mark.proves("S1")
+    def test_a_moment_changes_nothing(self) -> None:
+        """S1: it keeps its part of the plan while it is expected."""
+        cluster = Cluster(first("abc", groups=12), ready("abc"))
+        cluster.nodes["a"] = standing("a", is_draining=True)
+        cluster.nodes["c"] = expected("c")
+        cluster.settle()
+        assert len(held_by(cluster.record, "a")) == 2
+        cluster.nodes["c"] = standing("c")
+        cluster.settle()
+        cluster.check_done()
+        assert cluster.made_count == 4
+
+    @pytest.mark.proves("S1")
+    def test_what_no_node_must_give_up_waits_for_it(self) -> None:
+        """S1: a rescaling that it was to have a part in is not planned anew."""
+        cluster = Cluster(first("ab", groups=12), ready("abc"), joining_count_max=1)
+        cluster.step(node_count=3)
+        cluster.step()
+        wanted = cluster.record.wanted
+        for _ in range(3):
+            cluster.nodes["c"] = standing("c", is_present=False)
+            cluster.settle()
+            assert len(held_by(cluster.record, "c")) == 1
+            assert cluster.record.wanted == wanted
+            cluster.nodes["c"] = standing("c")
+        cluster.settle()
+        cluster.check_done()
+        assert cluster.made_count == 4
+
+    @pytest.mark.proves("S1")
+    def test_without_another_one_it_is_waited_for(self) -> None:
+        """S1: the plan names it, and is carried out when it is back."""
+        cluster = Cluster(first("ab"), ready("ab"))
+        cluster.nodes = {
+            "a": standing("a", is_draining=True),
+            "b": standing("b", is_present=False),
+        }
+        assert cluster.step()
+        assert not cluster.step()
+        assert held_by(cluster.record, "a") == (0, 1)
+        # Another one that comes takes what was to wait.
+        waiting = cluster.record
+        cluster.nodes["c"] = standing("c")
+        cluster.settle()
+        assert held_by(cluster.record, "c") == (0, 1)
+        cluster.record = waiting
+        cluster.nodes = {**ready("b"), "a": standing("a", is_draining=True)}
+        cluster.settle()
+        assert held_by(cluster.record, "b") == (0, 1, 2, 3)
+
+    @pytest.mark.proves("S4")
+    def test_second_copies_of_what_it_has_are_still_missing(self) -> None:
+        """S4: what it has is not copied, and not taken for done."""
+        cluster = Cluster(first("abc", groups=6), ready("abc"))
+        cluster.nodes["c"] = standing("c", is_present=False)
+        cluster.step(replica_count=2)
+        cluster.settle()
+        record = cluster.record
+        assert copy_count(record.owners, record.wanted) == 2
+        assert [len(held_by(record, one)) for one in "abc"] == [4, 4, 2]
+        cluster.nodes["c"] = standing("c")
+        cluster.settle()
+        cluster.check_done()
+
+    @pytest.mark.proves("S1")
+    def test_more_nodes_than_key_groups_that_could_be_moved(self) -> None:
+        """S1: who is left without one is not planned for again and again."""
+        cluster = Cluster(first("ab", groups=3), ready("abcd"))
+        cluster.step(node_count=3)
+        cluster.settle()
+        for node_id in "bc":
+            cluster.nodes[node_id] = standing(node_id, is_present=False)
+        cluster.nodes["a"] = standing("a", is_draining=True)
+        cluster.settle()
+        assert held_by(cluster.record, "a") == ()
+        assert len(held_by(cluster.record, "d")) == 1
+
+    @pytest.mark.proves("O6", "S1")
+    @pytest.mark.parametrize("seed", nightly_after(4, range(16)))
+    def test_any_draining_ends(self, seed: int) -> None:
+        """O6: whoever is away: a node that is here and can take it all is enough."""
+        random = Random(seed)
+        for _ in range(200):
+            node_ids = [f"{n:02}" for n in range(random.randint(2, 6))]
+            cluster = Cluster(
+                first(node_ids, groups=random.randint(1, 24)),
+                ready(node_ids),
+                joining_count_max=random.randint(1, 8),
+            )
+            for _ in range(random.randint(1, 8)):
+                node_id = random.choice(node_ids)
+                cluster.nodes[node_id] = random.choice(
+                    [
+                        standing(node_id),
+                        standing(node_id, is_present=False),
+                        standing(node_id, is_draining=True),
+                        standing(node_id, is_draining=True, is_present=False),
+                        expected(node_id),
+                    ]
+                )
+                for _ in range(random.randint(0, 3)):
+                    cluster.step()
+            for node_id in node_ids:
+                if cluster.nodes[node_id].is_expected:
+                    cluster.nodes[node_id] = standing(node_id, is_present=False)
+            cluster.settle()
+            is_able = any(
+                one.is_present and not one.is_draining for one in cluster.nodes.values()
+            )
+            for node_id, one in cluster.nodes.items():
+                if is_able and one.is_draining and one.is_present:
+                    assert held_by(cluster.record, node_id) == ()
+            cluster.nodes = ready(node_ids)
+            cluster.settle()
+            cluster.check_done()
+
+
 def random_event(random: Random, cluster: Cluster, node_ids: list[str]) -> None:
     """Have something happen to the nodes, or have an operator ask for something."""
     node_id = random.choice(node_ids)
