@@ -6,7 +6,7 @@ Waiting for moves of key groups: whether what the proxy says is the end; pure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, final
 
 from nameservice.clock import seconds_to_ns
@@ -21,7 +21,7 @@ from queryablestate.operations.rescaling_information import (
 __all__ = ["DrainWaiting", "RescaleWaiting"]
 
 _STUCK_SECONDS: Final = 5.0
-"""How long nothing must be planned for a node that is not empty."""
+"""How long nothing must be copied or change for a node that is not empty."""
 
 
 @final
@@ -120,13 +120,15 @@ class DrainWaiting:
         self._progress = MoveProgress()
         self._left_count: int | None = None
         self._planned_counts: dict[str, int] = {}
-        self._idle_since_ns: int | None = None
+        self._idle: tuple[Mapping[str, int], Collection[str]] | None = None
+        self._idle_since_ns = 0
 
     def step(
         self,
         drain: DrainInformation,
         rescalings: Sequence[RescalingInformation],
         *,
+        away_ids: Collection[str] = (),
         is_settled: bool,
         now_ns: int,
     ) -> DrainInformation | None:
@@ -136,6 +138,7 @@ class DrainWaiting:
         Args:
             drain: How far the node is from being empty.
             rescalings: Of all jobs.
+            away_ids: Nodes that are out of contact.
             is_settled: Whether the proxy changes assignments already.
             now_ns: The time.
 
@@ -167,18 +170,17 @@ class DrainWaiting:
             )
         if drain.is_empty:
             return drain
-        if (
-            not is_settled
-            or not drain.left_count  # of copies; batches that were begun come to an end
-            or any(
-                not each.is_done
-                for each in rescalings
-                if each.job_id in drain.copy_counts
-            )
-        ):
-            self._idle_since_ns = None
+        idle = self._idle
+        self._idle = None
+        if not is_settled or not drain.left_count:
+            return None  # batches that were begun come to an end
+        concerned = [each for each in rescalings if each.job_id in drain.copy_counts]
+        if any(not _is_idle(each, away_ids) for each in concerned):
             return None
-        if self._idle_since_ns is None:
+        # Who has just gone away may be expected back, and is planned for so far.
+        versions = {each.job_id: each.assignment_version for each in concerned}
+        self._idle = versions, frozenset(away_ids)
+        if self._idle != idle:
             self._idle_since_ns = now_ns
         if now_ns - self._idle_since_ns >= seconds_to_ns(_STUCK_SECONDS):
             if drain.is_away:
@@ -209,6 +211,22 @@ def _observe(
         fetched_sizes=_fetched_sizes(rescalings),
         seconds_left=_seconds_left(rescalings),
         now_ns=now_ns,
+    )
+
+
+def _is_idle(rescaling: RescalingInformation, away_ids: Collection[str]) -> bool:
+    """
+    Return whether nothing goes on in a job, nor will before a node comes.
+
+    Copies that wait for their turn wait for others that are being made; copies that
+    wait for a node that is away are not begun, or no node is there that they are made
+    from.  What is only to be given up is: as soon as those that have it were heard.
+    """
+    if not rescaling.left_count:
+        return rescaling.is_done
+    return not any(
+        moves.copying_count and not set(moves.source_ids) <= set(away_ids)
+        for moves in rescaling.moves
     )
 
 

@@ -140,9 +140,11 @@ def wait_until_drained(
 
     def ask() -> DrainInformation | None:
         rescalings, is_settled = listed_rescalings(calls, None)
+        nodes = {node.node_id: node for node in calls.listed_nodes().nodes}
         return waiting.step(
-            _drain_information(calls, node_id),
+            drain_information(node_id, nodes.get(node_id)),
             rescalings,
+            away_ids={one for one, node in nodes.items() if node.address is None},
             is_settled=is_settled,
             now_ns=calls.clock.now_ns(),
         )

@@ -1,20 +1,40 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import final
 
 import pytest
 from attrs import evolve
 
 from nameservice import DidNotHappenError
 from nameservice.clock import NS_PER_SECOND
+from queryablestate.control.limits import ControlLimits
 from queryablestate.operations.move_progress import MoveFigures
 from queryablestate.operations.move_waiting import DrainWaiting, RescaleWaiting
 from queryablestate.operations.rescaling_information import (
     DrainInformation,
     RescalingInformation,
+    drain_information,
     rescaling_information,
 )
-from queryablestate.wire.operation_messages import JobRescaling, KeyGroupMoves
+from queryablestate.wire.node_messages import KeyGroupsCopied
+from queryablestate.wire.operation_messages import (
+    DrainNode,
+    JobRescaling,
+    KeyGroupMoves,
+    ListRescalings,
+)
+from tests.queryablestate.control_plane import (
+    APP,
+    LINK_A,
+    LINK_B,
+    SESSION,
+    TIMEOUT_NS,
+    Plane,
+    commit,
+    heartbeat,
+    node_register,
+)
 
 
 def told(
@@ -182,32 +202,205 @@ class TestDrainWaiting:
         end = waiting.step(forgotten, [told(0)], is_settled=True, now_ns=2)
         assert end is forgotten
 
-    def test_nobody_who_could_take_it_is_an_end(self) -> None:
-        """S1: after five seconds in which nothing is planned, and not one before."""
+    def test_it_is_stuck_after_a_while_in_which_nothing_changes(self) -> None:
+        """S1: five seconds; another leader, node or assignment is a change."""
         waiting = DrainWaiting("n-1", None)
 
-        def step(seconds: float, *, left: int = 0, is_settled: bool = True) -> None:
-            now_ns = round(seconds * NS_PER_SECOND)
+        def step(
+            seconds: float,
+            *,
+            version: int = 3,
+            away_ids: Sequence[str] = (),
+            is_settled: bool = True,
+        ) -> None:
             assert (
                 waiting.step(
-                    drained(64), [told(left)], is_settled=is_settled, now_ns=now_ns
+                    drained(64),
+                    [evolve(told(0), assignment_version=version)],
+                    away_ids=away_ids,
+                    is_settled=is_settled,
+                    now_ns=round(seconds * NS_PER_SECOND),
                 )
                 is None
             )
 
-        step(0, left=64)
         step(1)
         step(5.9)
-        step(5.95, is_settled=False)  # another leader: it begins anew
+        step(5.95, is_settled=False)
         step(6)
         step(10.9)
+        step(10.95, version=4)
+        step(15.9, version=4)
+        step(15.95, version=4, away_ids=["n-2"])  # it may be expected back
+        step(20.9, version=4, away_ids=["n-2"])
         with pytest.raises(DidNotHappenError, match="no other node can take the 64"):
-            step(11)
+            step(21, version=4, away_ids=["n-2"])
 
+
+@final
+class Drain:
+    """
+    Somebody who waits until a node of a real control plane is empty.
+
+    Args:
+        plane: What there is.
+        node_id: The node.
+    """
+
+    def __init__(self, plane: Plane, node_id: str) -> None:
+        self._plane = plane
+        self._node_id = node_id
+        self._waiting = DrainWaiting(node_id, None)
+        plane.ask(
+            DrainNode(request_id=6, session=SESSION, node_id=node_id, is_undone=False)
+        )
+
+    def told(self) -> RescalingInformation:
+        """Return what the proxy says of the job."""
+        request = ListRescalings(request_id=8, session=SESSION, job_id=None)
+        listed = self._plane.core.rescalings(request, now_ns=self._plane.now_ns)
+        (one,) = listed.rescalings
+        return rescaling_information(one)
+
+    def step(self, seconds: float = 0.0) -> DrainInformation | None:
+        """Ask once, as `wait_until_drained` does, after so long."""
+        self._plane.now_ns += round(seconds * NS_PER_SECOND)
+        now_ns = self._plane.now_ns
+        summaries = self._plane.view.node_summaries(now_ns=now_ns)
+        nodes = {node.node_id: node for node in summaries}
+        request = ListRescalings(request_id=8, session=SESSION, job_id=None)
+        return self._waiting.step(
+            drain_information(self._node_id, nodes.get(self._node_id)),
+            [self.told()],
+            away_ids={one for one, node in nodes.items() if node.address is None},
+            is_settled=self._plane.core.rescalings(request, now_ns=now_ns).is_settled,
+            now_ns=now_ns,
+        )
+
+
+def two_nodes(*, replica_count: int = 1, joining_count_max: int = 64) -> Plane:
+    """Return nodes ``a`` and ``b``, and a job of four key groups."""
+    plane = Plane()
+    plane.core.limit(
+        ControlLimits(
+            replica_count=replica_count, joining_key_groups_max=joining_count_max
+        )
+    )
+    plane.ask(commit(plane.start_job(), 0))
+    return plane
+
+
+class TestDrainThatCannotEnd:
+    """What the proxy really says while a node cannot be emptied (S1, O6)."""
+
+    @pytest.mark.proves("O6")
+    def test_one_that_is_alone(self) -> None:
+        """O6: nothing is planned at all."""
+        plane = Plane()
+        plane.hear(LINK_A, node_register("a"))
+        plane.ask(commit(plane.bind(plane.draw()), 0))
+        drain = Drain(plane, "a")
+        assert drain.step() is None
+        assert drain.told().is_done
+        assert drain.step(4.9) is None
+        with pytest.raises(DidNotHappenError, match="no other node can take the 4 cop"):
+            drain.step(0.1)
+
+    @pytest.mark.proves("O6")
+    def test_the_other_one_is_away(self) -> None:
+        """O6: copies are planned, and none can be made before it is back."""
+        plane = two_nodes()
+        plane.lose(LINK_B)
+        drain = Drain(plane, "a")
+        assert drain.step() is None
+        (moves,) = drain.told().moves
+        assert (moves.node_id, moves.copying_count, moves.waiting_count) == ("b", 0, 2)
+        assert drain.step(4.9) is None
+        with pytest.raises(DidNotHappenError, match="no other node can take the 2 cop"):
+            drain.step(0.1)
+
+    @pytest.mark.proves("W7", "O6")
     def test_a_node_that_is_away_keeps_what_only_it_has(self) -> None:
         """W7: it is given up, and what no other has is unavailable."""
-        waiting = DrainWaiting("n-1", None)
-        away = evolve(drained(3), is_away=True)
-        assert waiting.step(away, [told(0)], is_settled=True, now_ns=0) is None
-        with pytest.raises(DidNotHappenError, match="only copies of 3 key groups"):
-            waiting.step(away, [told(0)], is_settled=True, now_ns=5 * NS_PER_SECOND)
+        plane = two_nodes()
+        plane.lose(LINK_B)
+        drain = Drain(plane, "b")
+        assert drain.step() is None
+        (moves,) = drain.told().moves
+        assert (moves.node_id, moves.copying_count, moves.waiting_count) == ("a", 0, 2)
+        assert drain.step(4.9) is None
+        with pytest.raises(DidNotHappenError, match="only copies of 2 key groups"):
+            drain.step(0.1)
+
+    @pytest.mark.proves("W7", "O6")
+    def test_one_that_goes_away_while_it_is_copied(self) -> None:
+        """W7: copies that were begun are still counted, and are made from no node."""
+        plane = two_nodes()
+        drain = Drain(plane, "b")
+        assert drain.step() is None
+        assert drain.step(6) is None  # slow, or throttled
+        plane.hear(LINK_A, heartbeat("a", 1))
+        plane.lose(LINK_B)
+        (moves,) = drain.told().moves
+        assert (moves.copying_count, moves.source_ids) == (2, ("b",))
+        assert drain.step() is None
+        with pytest.raises(DidNotHappenError, match="only copies of 2 key groups"):
+            drain.step(5)
+
+    @pytest.mark.proves("O6")
+    def test_what_is_slow_or_waits_for_its_turn_is_not_stuck(self) -> None:
+        """O6: one key group after the other, each in a minute."""
+        plane = two_nodes(joining_count_max=1)
+        drain = Drain(plane, "b")
+        for left in (2, 1):
+            told = drain.told()
+            assert [
+                (moves.copying_count, moves.waiting_count) for moves in told.moves
+            ] == [(1, left - 1)]
+            for _ in range(10):
+                plane.hear(LINK_A, heartbeat("a", 1))
+                plane.hear(LINK_B, heartbeat("b", 1))
+                assert drain.step(6) is None
+            plane.hear(
+                LINK_A,
+                KeyGroupsCopied(
+                    registration_id="process-a",
+                    job_id=APP,
+                    assignment_version=told.assignment_version,
+                    key_groups=(4 - left,),
+                    row_count=1,
+                    size_bytes=1,
+                ),
+            )
+        assert drain.told().is_done
+        assert drain.told().copy_counts == {"a": 4}
+
+    @pytest.mark.proves("S4", "O6")
+    def test_copies_that_a_silent_node_may_have_are_not_stuck(self) -> None:
+        """S4: they are given up when it is heard, or kept when it is gone."""
+        plane = two_nodes(replica_count=2)
+        plane.now_ns = TIMEOUT_NS // 2
+        plane.hear(LINK_B, heartbeat("b", 1))
+        drain = Drain(plane, "b")
+        assert drain.step() is None
+        assert (drain.told().left_count, drain.told().surplus_count) == (0, 4)
+        assert drain.step(6) is None
+        plane.hear(LINK_A, heartbeat("a", 2))
+        assert drain.told().copy_counts == {"a": 4}
+
+    @pytest.mark.proves("S2", "O6")
+    def test_a_new_leader_has_to_look_first(self) -> None:
+        """S2: it waits for the nodes that it knows, however long that takes."""
+        plane = two_nodes()
+        plane.lose(LINK_B)
+        drain = Drain(plane, "a")
+        assert drain.step() is None
+        plane.next_leader()
+        plane.hear(LINK_A, node_register("a", positions={APP: 1}))
+        for _ in range(3):
+            assert drain.step(3) is None
+        plane.now_ns += TIMEOUT_NS
+        plane.hear(LINK_A, heartbeat("a", 1))
+        assert drain.step() is None
+        with pytest.raises(DidNotHappenError, match="no other node"):
+            drain.step(5)

@@ -17,6 +17,7 @@ from nameservice import (
 from queryablestate import DeadlineExceededError, UnknownJobError, UnknownStateError
 from queryablestate.client.client import QueryableStateClient
 from queryablestate.local_cluster import LocalStateCluster
+from queryablestate.operations import move_waiting
 from queryablestate.operations.move_progress import MoveFigures
 from queryablestate.operations.rescaling_information import RescalingInformation
 from queryablestate.operations.state_operations import StateOperations
@@ -143,6 +144,33 @@ class TestRescaling:
             operations.wait_until_rescaled("job", timeout_seconds=TIMEOUT_SECONDS)
             first, second = operations.nodes()
             assert first.copy_counts == second.copy_counts == {"job": 64}
+
+    @pytest.mark.proves("O6")
+    def test_a_node_is_drained_while_another_one_is_away(
+        self, ha: HAServices, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """
+        O6: a node that is here takes it all; without one, that is said.
+
+        `drain` waited for ever, for a node that might never be back.
+        """
+        monkeypatch.setattr(move_waiting, "_STUCK_SECONDS", 3.0)  # expected for 2 s
+        with (
+            LocalStateCluster(ha, nodes=3) as cluster,
+            StateOperations(ha) as operations,
+        ):
+            Publisher(ha, "job", {"state": NUMBERS}).write({"state": [(1, 1)]})
+            counts = [one.copy_counts["job"] for one in operations.nodes()]
+            cluster.nodes[2].close()
+            wait_until(lambda: operations.nodes()[2].address is None)
+            operations.drain("node-1")
+            operations.wait_until_drained("node-1", timeout_seconds=TIMEOUT_SECONDS)
+            _, second, third = operations.nodes()
+            assert second.copy_counts == {"job": counts[0] + counts[1]}
+            assert third.copy_counts == {"job": counts[2]}
+            operations.drain("node-2")
+            with pytest.raises(DidNotHappenError, match="no other node can take the"):
+                operations.wait_until_drained("node-2", timeout_seconds=TIMEOUT_SECONDS)
 
     @pytest.mark.proves("O6")
     def test_waiting_ends_in_time(self, ha: HAServices) -> None:
