@@ -35,9 +35,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
 
 
-__all__ = ["Checkpoint"]
+__all__ = ["Checkpoint", "split_offsets"]
 
 FORMAT_VERSION_SETTING: Final = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+
+_OFFSET_FORMAT_SETTING: Final = "spark.sql.streaming.offsetLog.formatVersion"
+_SOURCE_NAMES_SETTING: Final = (
+    "spark.sql.streaming.queryEvolution.enableSourceEvolution"
+)
 
 _BATCH_FILE: Final = re.compile(r".*/(\d+)")
 _FEED_FILE: Final = re.compile(r".*/(\d+)(?:_[^/]*)?\.(?:changelog|delta)")
@@ -149,11 +154,13 @@ class Checkpoint:
             One text for each source, in their order; None if Spark keeps it no more.
 
         Raises:
+            ConfigurationError: If it does not tell the order of the sources, or is of
+                a version that is not known here.
             StorageError: If it cannot be read.
         """
-        text = self._text(f"offsets/{batch_id}")
-        # A version, times and settings, and then the offsets.
-        return None if text is None else text.splitlines()[2:]
+        name = f"offsets/{batch_id}"
+        text = self._text(name)
+        return None if text is None else split_offsets(text, f"{self.location}/{name}")
 
     # -- state -------------------------------------------------------------------------
 
@@ -260,6 +267,49 @@ class Checkpoint:
             raise StorageError(
                 f"the checkpoint {self.location} cannot be read: {_sentence(error)}"
             ) from error
+
+
+def split_offsets(text: str, path: str) -> list[str]:
+    """
+    Return the offset of each source, in their order.
+
+    Args:
+        text: A file of Spark's offset log, in either format: one line for each source,
+            or one in any order, behind ``id:``.  Ids are numbers, or names if Spark
+            was told to go by them.
+        path: Where the file is, for people.
+
+    Raises:
+        ConfigurationError: If there are several sources with names, so that their
+            order is not known, or if it is another format.
+        StorageError: If it is in neither format.
+    """
+    # Not at what else Python takes for a line end: JSON may hold that.
+    version, *lines = text.split("\n")
+    offsets = lines[1:]  # behind times and settings
+    if version == "v1":
+        return offsets
+    if version != "v2":
+        raise ConfigurationError(
+            f"{path} is of the format {version[:20]!r}, which is not known here: have "
+            f"the query begin with {_OFFSET_FORMAT_SETTING} 1 or 2"
+        )
+    by_id = {}
+    for line in offsets:
+        source_id, colon, offset = line.partition(":")
+        if not colon:
+            raise StorageError(f"{path} has a line without the id of a source")
+        by_id[source_id] = offset
+    order = [str(index) for index in range(len(by_id))]
+    if by_id.keys() == set(order):
+        return [by_id[source_id] for source_id in order]
+    if len(by_id) > 1:
+        raise ConfigurationError(
+            f"{path} tells sources apart by their names ({', '.join(sorted(by_id))}), "
+            "and does not tell their order: have the query begin without "
+            f"{_SOURCE_NAMES_SETTING}"
+        )
+    return list(by_id.values())
 
 
 def _sentence(error: Exception) -> str:

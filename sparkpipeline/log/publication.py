@@ -95,7 +95,8 @@ def attach_log_state(
         What follows the query until it is stopped.
 
     Raises:
-        ConfigurationError: If an argument is wrong, or there is no such query.
+        ConfigurationError: If an argument is wrong, there is no such query, or its
+            sources have names (of several, the order is not known).
         OperatorCheckpointError: If that source is no log.
         StorageError: If the checkpoint cannot be read.
     """
@@ -229,7 +230,7 @@ class LogStateFollower:
         None if Spark's offset log holds the batch no more.
 
         Raises:
-            ConfigurationError: If the query has no such source.
+            ConfigurationError: If the query has no such source, or several with names.
             OperatorCheckpointError: If that source is no log.
             StorageError: If the offset log cannot be read.
         """

@@ -45,14 +45,16 @@ class PublishedLog:
             with (self.directory / f"{name}.jsonl").open("a") as file:
                 file.write('{"n": 1}\n')
 
-    def run(self, parallelism: int) -> None:
-        """Read what there is, in a new run of the query."""
-        frame = (
+    def run(self, parallelism: int, name: str | None = None) -> None:
+        """Read what there is, in a new run of the query; the source may have a name."""
+        reader = (
             self.spark.readStream.format("lodestar-log")
             .schema("n long")
             .option("parallelism", parallelism)
-            .load(str(self.directory))
         )
+        if name is not None:
+            reader = reader.name(name)
+        frame = reader.load(str(self.directory))
         run_to_end(frame.writeStream.foreachBatch(ignore), self.checkpoint)
 
     def attach(self, **others: Any) -> AttachedState:
@@ -131,6 +133,25 @@ class TestOffsets:
             assert dict(itertools.chain(*log.offset(4))) == {
                 path.name: path.stat().st_size for path in log.directory.iterdir()
             }
+
+    @pytest.mark.parametrize("name", [None, "flights"])
+    def test_they_are_found_in_the_newer_offset_log(
+        self, log: PublishedLog, name: str | None
+    ) -> None:
+        """O5: in which Spark writes each source with its number, or its name."""
+        if name is None:
+            log.spark.conf.set("spark.sql.streaming.offsetLog.formatVersion", "2")
+        else:
+            setting = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
+            log.spark.conf.set(setting, "true")
+        log.append("a", "b")
+        log.run(parallelism=2, name=name)
+        text = (log.checkpoint / "offsets" / "0").read_text()
+        assert text.startswith("v2\n")
+        assert f"\n{name or 0}:{{" in text
+        with log.attach() as attached:
+            attached.wait_for_batch(0, TIMEOUT_SECONDS)
+            assert log.published(0) == [[("a.jsonl", 9)], [("b.jsonl", 9)]]
 
     def test_what_cannot_be_attached_is_told_at_once(
         self, log: PublishedLog, tmp_path: Path
