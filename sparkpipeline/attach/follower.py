@@ -77,8 +77,8 @@ _LIST_EVERY_COUNT: Final = 30
 """
 Looks after which all batches are listed, though the next one is not there.
 
-To look for one file is cheap on any file system; what it does not tell is that Spark
-has passed over a number, or that the checkpoint is an older one.
+To look for two files is cheap on any file system; what it does not tell is that Spark
+has passed over a number.
 """
 
 _QUERY_ID_LENGTH_MAX: Final = 200
@@ -234,6 +234,8 @@ class StateFollower:
         if (
             self.published is not None
             and self._look_count % _LIST_EVERY_COUNT
+            # Where it is purged, the next one may be purged as well.
+            and self._checkpoint.is_committed(self.published)
             and not self._checkpoint.is_committed(self.published + 1)
         ):
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
@@ -108,6 +109,19 @@ def row(tailnum: str, n: int, minute: int = 0) -> dict[str, Any]:
 def totals(feed: Feed) -> DataFrame:
     """Return a query that keeps one row for each key."""
     return feed.frame().groupBy("tailnum").agg(F.sum("n").alias("total"))
+
+
+def copied(query: Attached, name: str) -> Attached:
+    """Return a copy of the checkpoint, which goes on for itself."""
+    copy = Attached(query.spark, query.checkpoint.with_name(name))
+    shutil.copytree(query.checkpoint, copy.checkpoint)
+    return copy
+
+
+def put_in_place(copy: Attached, query: Attached) -> None:
+    """Have the checkpoint be that of *copy* from now on."""
+    query.checkpoint.rename(query.checkpoint.with_name("before"))
+    copy.checkpoint.rename(query.checkpoint)
 
 
 def as_utc(moment: datetime) -> datetime:
@@ -285,6 +299,30 @@ class TestWithoutFeed:
         assert_as_spark(cluster, query, job_id, 6)
         # The rows of a batch are one step for readers, however they were read.
         assert cluster.client.lookup(job_id, "totals", "c").generation == 1
+
+    def test_batches_that_are_gone_when_it_looks_again(
+        self,
+        cluster: StateCluster,
+        spark: SparkSession,
+        feed: Feed,
+        query: Attached,
+        job_id: str,
+    ) -> None:
+        """What Spark has purged hides nothing: readers get the newest batch at once."""
+        feed.add(row("a", 1))
+        query.run(totals(feed))
+        ahead = copied(query, "ahead")
+        spark.conf.set("spark.sql.streaming.minBatchesToRetain", 2)
+        for n in range(4):
+            feed.add(row("b", n))
+        assert ahead.run(totals(feed)) == 4
+        assert ahead.committed()[0] > 1
+        with attach(query, cluster, job_id, poll_seconds=1.0) as attached:
+            attached.wait_for_batch(0, WAIT_SECONDS)
+            put_in_place(ahead, query)
+            attached.wait_for_batch(4, timeout_seconds=15.0)  # half of all looks
+            assert attached.status().snapshot_reason == "no-feed"
+        assert_as_spark(cluster, query, job_id, 4)
 
     def test_a_feed_that_cannot_be_read(
         self, cluster: StateCluster, feed: Feed, query: Attached, job_id: str
