@@ -36,6 +36,7 @@ from queryablestate.connect.credentials import Credentials, as_credentials
 from sparkpipeline.attach.checkpoint import Checkpoint
 from sparkpipeline.attach.follower import StateFollower
 from sparkpipeline.attach.layout import attached_layout, find_source
+from sparkpipeline.attach.steps import SnapshotReason
 from sparkpipeline.lasting_errors import LASTING_ERRORS
 from sparkpipeline.state.options import (
     COMMIT_TIMEOUT_SECONDS_DEFAULT,
@@ -423,6 +424,8 @@ class AttachedState:
         if published is None:
             self._tell(last_error=None)
             return
+        if published.reason is SnapshotReason.REWOUND:
+            self._log.warning("attach.rewound", batch_id=published.batch_id)
         status, _ = self._shown  # changed on this thread only
         is_feed = published.mode == "feed"
         reason = None if published.reason is None else published.reason.value

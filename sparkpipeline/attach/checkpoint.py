@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, cast, final
 
 import msgspec
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 
 from nameservice import ConfigurationError, LocalProtocolError, StorageError
@@ -47,6 +47,7 @@ _SOURCE_NAMES_SETTING: Final = (
 _BATCH_FILE: Final = re.compile(r".*/(\d+)")
 _FEED_FILE: Final = re.compile(r".*/(\d+)(?:_[^/]*)?\.(?:changelog|delta)")
 _DETAIL_LENGTH_MAX: Final = 400
+_NOT_FOUND: Final = "java.io.FileNotFoundException"
 
 
 @final
@@ -115,10 +116,14 @@ class Checkpoint:
     def committed_at_ms(self, batch_id: int) -> int | None:
         """Return when a batch was committed, ms since 1970 UTC; None if purged."""
         with self._reading():
-            path = self._path(f"commits/{batch_id}")
-            if not self._files.exists(path):
-                return None
-            return int(self._files.getFileStatus(path).getModificationTime())
+            try:
+                # One call of the file system: whether it is there is not asked before.
+                status = self._files.getFileStatus(self._path(f"commits/{batch_id}"))
+            except Py4JJavaError as error:
+                if str(error.java_exception.getClass().getName()) == _NOT_FOUND:
+                    return None
+                raise
+            return int(status.getModificationTime())
 
     def fed(self, operator_id: int) -> set[int]:
         """Return the batches that have left a feed of what they changed."""

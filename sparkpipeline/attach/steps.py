@@ -11,6 +11,10 @@ feed costs what has changed.
 Where a node has lost its rows, a snapshot brings them back.  If the newest batch is
 published already, it could not be applied a second time (rule W4): it then begins a new
 generation of the state.
+
+Where the checkpoint was put back to an older batch, and the query has run again to the
+same number or past it, the numbers tell nothing: what is published was of rows that the
+query does not have any more.  A snapshot replaces them, in the same way.
 """
 
 from __future__ import annotations
@@ -48,6 +52,7 @@ class SnapshotReason(Enum):
     NO_FEED = "no-feed"
     FEED_FAILED = "feed-failed"
     NODE_LOST = "node-lost"
+    REWOUND = "rewound"
 
 
 @final
@@ -99,6 +104,7 @@ def next_step(
     fed: Collection[int],
     is_feed_failed: bool = False,
     is_node_lost: bool = False,
+    is_rewound: bool = False,
 ) -> Step | None:
     """
     Return what to do now, or None if all is published.
@@ -110,6 +116,8 @@ def next_step(
         fed: The batches that have left a feed.
         is_feed_failed: Whether the feed was there the last time, but of no use.
         is_node_lost: Whether a node has lost its rows.
+        is_rewound: Whether the query has committed the batch that is published once
+            more, from an older copy of its checkpoint.
 
     Raises:
         CheckpointRewoundError: If what is published was never committed.
@@ -119,10 +127,11 @@ def next_step(
     newest = committed[-1]
     if published is not None and published > newest:
         raise CheckpointRewoundError(query_id, newest, published)
-    if is_node_lost:
+    if is_rewound or is_node_lost:
+        reason = SnapshotReason.REWOUND if is_rewound else SnapshotReason.NODE_LOST
         return TakeSnapshot(
             batch_id=newest,
-            reason=SnapshotReason.NODE_LOST,
+            reason=reason,
             begins_anew=published == newest,
         )
     if published is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
@@ -512,6 +513,64 @@ class TestOwners:
             query.run(totals(feed))
             with pytest.raises(ConfigurationError, match="of query"):
                 attached.wait_for_batch(1, WAIT_SECONDS)
+
+
+class TestCheckpointsThatWerePutBack:
+    @pytest.mark.proves("W4")
+    @pytest.mark.parametrize(
+        ("newest", "is_followed"),
+        [
+            (1, True),
+            (2, False),
+            pytest.param(2, True, marks=pytest.mark.nightly),
+            pytest.param(1, False, marks=pytest.mark.nightly),
+        ],
+    )
+    def test_an_older_one_that_has_run_as_far_again(
+        self,
+        cluster: StateCluster,
+        feed: Feed,
+        query: Attached,
+        job_id: str,
+        *,
+        newest: int,
+        is_followed: bool,
+    ) -> None:
+        """
+        Its batches have the numbers of those that are published, and other rows (W4).
+
+        It is read once, whether the driver was there meanwhile, or came after it.
+        """
+        feed.add(row("a", 1))
+        query.run(totals(feed))
+        older = copied(query, "older")
+        feed.add(row("b", 2))
+        assert query.run(totals(feed)) == 1
+        with ExitStack() as stack:
+            attached = stack.enter_context(attach(query, cluster, job_id))
+            attached.wait_for_batch(1, WAIT_SECONDS)
+            if not is_followed:
+                attached.stop()
+            published = time.monotonic()
+            (feed.directory / "0002.json").unlink()
+            for n in range(newest):
+                feed.add(row("c", n))
+            # What a new driver does not tell apart is within a second.
+            wait_until(lambda: time.monotonic() > published + 1.1)
+            assert older.run(totals(feed)) == newest
+            put_in_place(older, query)
+            if not is_followed:
+                attached = stack.enter_context(attach(query, cluster, job_id))
+            wait_until(lambda: attached.status().snapshot_reason == "rewound")
+            assert_as_spark(cluster, query, job_id, newest)
+            attached.stop()
+            again = stack.enter_context(attach(query, cluster, job_id))
+            feed.add(row("a", 7))
+            query.run(totals(feed))
+            again.wait_for_batch(newest + 1, WAIT_SECONDS)
+            status = again.status()
+        assert (status.snapshot_count, status.feed_count) == (0, 1)
+        assert_as_spark(cluster, query, job_id, newest + 1)
 
 
 class TestFaults:

@@ -74,6 +74,28 @@ class TestNextStep:
         )
         assert found == step
 
+    @pytest.mark.parametrize(
+        ("published", "step"),
+        [
+            (8, snapshot(9, "rewound")),
+            (9, snapshot(9, "rewound", begins_anew=True)),
+        ],
+    )
+    @pytest.mark.parametrize("is_node_lost", [True, False])
+    def test_a_batch_that_was_committed_again_is_read_again(
+        self, published: int, step: Step, *, is_node_lost: bool
+    ) -> None:
+        """The feed tells what has changed, but not since what readers have (W4)."""
+        found = next_step(
+            "q",
+            published=published,
+            committed=[8, 9],
+            fed=[8, 9],
+            is_node_lost=is_node_lost,
+            is_rewound=True,
+        )
+        assert found == step
+
     def test_a_feed_that_failed_is_not_read_again(self) -> None:
         """What cannot be read from the feed is read from the state."""
         found = next_step(
@@ -87,10 +109,17 @@ class TestNextStep:
         found = next_step("q", published=0, committed=batch_ids, fed=batch_ids)
         assert found == FollowFeed(first=1, last=FEED_BATCH_COUNT_MAX)
 
-    def test_an_older_checkpoint_is_refused(self) -> None:
+    @pytest.mark.parametrize("is_rewound", [True, False])
+    def test_an_older_checkpoint_is_refused(self, *, is_rewound: bool) -> None:
         """What was published and is not committed any more is not overwritten (W4)."""
         with pytest.raises(CheckpointRewoundError) as caught:
-            next_step("q", published=9, committed=[7, 8], fed=[7, 8])
+            next_step(
+                "q",
+                published=9,
+                committed=[7, 8],
+                fed=[7, 8],
+                is_rewound=is_rewound,
+            )
         error = caught.value
         assert (error.query_id, error.batch_id, error.batch_id_last) == ("q", 8, 9)
 
