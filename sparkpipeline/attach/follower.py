@@ -190,7 +190,7 @@ class StateFollower:
             SchemaMismatchError: If the state is registered otherwise (rule W5).
             CheckpointRewoundError: If what is published is not committed any more.
             ConfigurationError: If the checkpoint is another query's now.
-            StorageError: If the checkpoint could not be read.
+            StorageError: If the checkpoint could not be read, or is gone.
             NameServiceError: If the proxy or a node could not be reached, or refused.
         """
         try:
@@ -210,6 +210,7 @@ class StateFollower:
             owner = description.query_id
         self._check_owner(owner)
         is_node_lost = description is not None and bool(description.lost_node_ids)
+        self._check_still_there()
         is_known = self.published is not None and self._own_id is not None
         if not self.committed or (
             is_known
@@ -310,6 +311,21 @@ class StateFollower:
         if not isinstance(answer, StateDescribed):
             raise RemoteProtocolError("unexpected", type(answer).__name__)
         return answer.description
+
+    def _check_still_there(self) -> None:
+        """
+        Return if there may be more to publish than there is.
+
+        Raises:
+            StorageError: If batches were committed, and none is any more.
+        """
+        if self.published is not None and not self.committed:
+            raise StorageError(
+                f"no batch is committed any more at {self._checkpoint.location}, and "
+                f"batch {self.published} is published: if the checkpoint was moved, "
+                "attach it where it is now, or put it back; if it was deleted, and the "
+                'query begins with a new one, attach that with on_new_query="replace"'
+            )
 
     def _check_same_query(self) -> None:
         query_id = self._checkpoint.query_id()

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (what everybody calls it)
 
 from haservices import open_ha_services
-from nameservice import ConfigurationError, LocalProtocolError
+from nameservice import ConfigurationError, LocalProtocolError, StorageError
 from queryablestate import (
     DeadlineExceededError,
     KeyTooLargeError,
@@ -620,6 +620,28 @@ class TestFaults:
                     assert again.status().snapshot_count == 0
                 assert_as_spark(cluster, query, job_id, 2)
             close_writer_connections()
+
+    def test_a_checkpoint_that_is_moved_away_and_put_back(
+        self, cluster: StateCluster, feed: Feed, query: Attached, job_id: str
+    ) -> None:
+        """Readers have old rows from then on: why is told, until it is there again."""
+        feed.add(row("a", 1))
+        query.run(totals(feed))
+        with attach(query, cluster, job_id) as attached:
+            attached.wait_for_batch(0, WAIT_SECONDS)
+            moved = query.checkpoint.rename(query.checkpoint.with_name("moved"))
+            wait_until(lambda: attached.status().last_error is not None)
+            status = attached.status()
+            assert isinstance(status.last_error, StorageError)
+            assert "attach it where it is now" in str(status.last_error)
+            assert status.is_running
+            moved.rename(query.checkpoint)
+            feed.add(row("a", 2))
+            query.run(totals(feed))
+            attached.wait_for_batch(1, WAIT_SECONDS)
+            status = attached.status()
+        assert (status.last_error, status.mode) == (None, "feed")
+        assert_as_spark(cluster, query, job_id, 1)
 
     def test_nobody_is_there(
         self, spark: SparkSession, feed: Feed, query: Attached, job_id: str
