@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 __all__ = ["AttachedLayout", "StateSource", "attached_layout", "find_source"]
 
 JOIN_OPERATOR: Final = "symmetricHashJoin"
+WITH_VARIABLES: Final = "transformWithState"
+"""What the names of such operators begin with, in Scala and in Python."""
 
 _VARIABLE_KINDS: Final = {
     "ValueState": StateKind.VALUE,
@@ -138,7 +140,8 @@ def find_source(
             "have no change feed together.  Publish its result with publish_state"
         )
     properties = _parse_properties(row["operatorProperties"])
-    if not properties.state_variables:
+    is_with_variables = operator_name.startswith(WITH_VARIABLES)
+    if not properties.state_variables and not is_with_variables:
         if state_var_name is not None:
             raise ConfigurationError(
                 f"operator {operator_id} is a {operator_name} and has no variables: "
@@ -150,6 +153,11 @@ def find_source(
         for variable in properties.state_variables
         if variable.state_variable_type in _VARIABLE_KINDS
     }
+    if not variables:
+        raise ConfigurationError(
+            f"operator {operator_id} is a transformWithState that keeps no variables, "
+            "so there is nothing to publish"
+        )
     chosen = variables.get(state_var_name) if state_var_name is not None else None
     if chosen is None:
         raise ConfigurationError(

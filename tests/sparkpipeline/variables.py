@@ -107,3 +107,32 @@ def last_numbers(frame: DataFrame, key: str, *, has_double: bool) -> DataFrame:
         outputMode="update",
         timeMode="none",
     )
+
+
+class NoVariables(StatefulProcessor):
+    """Keeps nothing."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """Declare nothing."""
+
+    def handleInputRows(  # noqa: N802 (Spark's interface)
+        self,
+        key: Any,
+        rows: Iterator[Row],
+        timerValues: Any,  # noqa: N803 (Spark's interface)
+    ) -> Iterator[Row]:
+        """Give nothing."""
+        return iter(())
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def without_variables(frame: DataFrame, key: str) -> DataFrame:
+    """Return a query that has such an operator, which keeps nothing of *frame*."""
+    return frame.groupBy(key).transformWithState(
+        statefulProcessor=NoVariables(),
+        outputStructType=f"{key} string",
+        outputMode="update",
+        timeMode="none",
+    )

@@ -42,6 +42,7 @@ from tests.sparkpipeline.variables import (
     VARIABLES,
     last_numbers,
     variables,
+    without_variables,
 )
 
 
@@ -678,6 +679,15 @@ class TestRefusals:
             "append",
         )
         with pytest.raises(ConfigurationError, match=r"join.*four stores.*change feed"):
+            attach(query, cluster, job_id)
+
+    def test_an_operator_that_keeps_no_variables_is_refused(
+        self, cluster: StateCluster, feed: Feed, query: Attached, job_id: str
+    ) -> None:
+        """Spark would ask for the name of a variable, and there is none to name."""
+        feed.add(row("a", 1))
+        query.run(without_variables(feed.frame(), "tailnum"))
+        with pytest.raises(ConfigurationError, match="keeps no variables, so there is"):
             attach(query, cluster, job_id)
 
     def test_what_cannot_be_stored_ends_it(

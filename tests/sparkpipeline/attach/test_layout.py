@@ -58,6 +58,10 @@ VARIABLES = operator(
     ("best", "MapState", False),
     ("$procTimers_keyToTimestamp", "TimerState", False),
 )
+NO_VARIABLES = operator(0, "transformWithStateInPySparkExec")
+ONLY_TIMERS = operator(
+    0, "transformWithStateExec", ("$procTimers_keyToTimestamp", "TimerState", False)
+)
 OPERATORS = [operator(0, "stateStoreSave"), VARIABLES]
 
 
@@ -95,6 +99,9 @@ class TestFindSource:
             (OPERATORS, 1, "worst", "state_var_name, best, last, log; not 'worst'"),
             (OPERATORS, 1, "$procTimers_keyToTimestamp", "best, last, log; not"),
             ([operator(0, "symmetricHashJoin")], 0, None, "stream-stream join"),
+            ([NO_VARIABLES], 0, None, "keeps no variables, so there is nothing to pub"),
+            ([NO_VARIABLES], 0, "last", "keeps no variables"),
+            ([ONLY_TIMERS], 0, None, "keeps no variables"),
         ],
     )
     def test_what_cannot_be_attached(
