@@ -807,7 +807,7 @@ class TestAwayWhileDraining:
     @pytest.mark.proves("O6", "S1")
     @pytest.mark.parametrize("seed", nightly_after(4, range(16)))
     def test_any_draining_ends(self, seed: int) -> None:
-        """O6: whoever is away: a node that is here and can take it all is enough."""
+        """O6: be others away: one node that is here and can take it all is enough."""
         random = Random(seed)
         for _ in range(200):
             node_ids = [f"{n:02}" for n in range(random.randint(2, 6))]
