@@ -154,8 +154,8 @@ class MoveProgress:
                 self._subjects[name] = _Subject(planned_count, done_count, left_count)
                 continue
             # More may be left than before: a copy was lost, or there is a new plan.
-            # Less may be left by that, too: of copies for a node that went, none is
-            # made.
+            # A new plan may also leave less, as when a node went away.  Copies that it
+            # does not want any more were not made.
             if planned_counts.get(name, 0) == subject.planned_count:
                 subject.done_count += max(0, subject.left_count - left_count)
             subject.planned_count = planned_counts.get(name, 0)

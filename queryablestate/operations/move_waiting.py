@@ -177,7 +177,7 @@ class DrainWaiting:
         concerned = [each for each in rescalings if each.job_id in drain.copy_counts]
         if any(not _is_idle(each, away_ids) for each in concerned):
             return None
-        # Who has just gone away may be expected back, and is planned for so far.
+        # A node that has just gone away may be expected back: the plan counts on it.
         versions = {each.job_id: each.assignment_version for each in concerned}
         self._idle = versions, frozenset(away_ids)
         if self._idle != idle:
@@ -220,7 +220,7 @@ def _is_idle(rescaling: RescalingInformation, away_ids: Collection[str]) -> bool
 
     Copies that wait for their turn wait for others that are being made; copies that
     wait for a node that is away are not begun, or no node is there that they are made
-    from.  What is only to be given up is: as soon as those that have it were heard.
+    from.  Copies that are only to be given up go as soon as their nodes report.
     """
     if not rescaling.left_count:
         return rescaling.is_done

@@ -175,7 +175,7 @@ class StateFollower:
         self._own_id: str | None = None  # what we have published under
         self._refill_ids: set[str] = set()
         self._look_count = 0
-        # A batch that was read, and when it was committed then.
+        # The batch that was read last, and the time of its commit at that moment.
         self._commit_read: tuple[int, int | None] | None = None
         self._is_rewound = False
         self._is_feed_failed = False
@@ -282,7 +282,12 @@ class StateFollower:
     def _compare_with_proxy(
         self, description: StateDescription, described_ms: int
     ) -> None:
-        """Take note of when the batch was committed, if another one has read it."""
+        """
+        Compare a batch that another follower read with when the proxy decided on it.
+
+        A commit that is newer than that decision was made by a query that has run
+        again: what is published is of its earlier run.
+        """
         batch_id, age_ms = description.batch_id, description.age_ms
         if batch_id is None or age_ms is None or batch_id != self.published:
             return

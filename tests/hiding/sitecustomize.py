@@ -3,7 +3,8 @@ Hides Spark's archives from the Python processes of tests: PySpark is installed,
 
 Spark puts them first in the path of its workers.  What comes from there is compiled in
 each process, and its tables are read anew, some 40 times, by each task that is a
-worker's first: most of a second of a processor.  Examples and drills have them.
+worker's first: most of a second of a processor.  `make demo`, and the wheel in an empty
+environment, run with them.
 """
 
 import sys
