@@ -48,6 +48,7 @@ from queryablestate.wire.adoption_messages import (
     JobAdopted,
 )
 from queryablestate.wire.node_messages import TellPlan
+from queryablestate.wire.records import NodeRecord
 
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ if TYPE_CHECKING:
     from queryablestate.control.state import ControlState
     from queryablestate.wire.adoption_messages import AdoptJob, TakeControl
     from queryablestate.wire.node_messages import PlanTold
-    from queryablestate.wire.records import CountersRecord, NodeRecord
+    from queryablestate.wire.records import AssignmentRecord, CountersRecord
 
 
 __all__ = ["Adoptions", "deleted_job"]
@@ -327,7 +328,11 @@ class Adoptions:
             puts[state_path(number, state.state_number)] = encode_record(state)
         for entry in adopted.entries:
             puts.update(entry_parts(number, entry))
-        for node_record in self._settled_nodes(record.job_id):
+        node_records = [
+            *self._settled_nodes(record.job_id),
+            *self._unknown_nodes(adopted.assignment),
+        ]
+        for node_record in node_records:
             puts[node_path(node_record.node_id)] = encode_record(node_record)
         operations = [*changed_records(None, record)]
         operations += [Put(path, value) for path, value in puts.items()]
@@ -356,6 +361,17 @@ class Adoptions:
                     kept.append(replace(rows, jobs=jobs))
             settled.append(replace(record, kept=tuple(kept)))
         return settled
+
+    def _unknown_nodes(self, assignment: AssignmentRecord) -> list[NodeRecord]:
+        """Return those that have never registered here: they can be emptied, too."""
+        known = self._control.nodes.known_ids
+        return [
+            NodeRecord(node_id=node_id, store_id=store_id)
+            for node_id, store_id in zip(
+                assignment.node_ids, assignment.store_ids, strict=True
+            )
+            if node_id not in known
+        ]
 
     def _counters(self, adopted: AdoptedJob) -> CountersRecord:
         """Return counters that give out nothing that may have been given out."""

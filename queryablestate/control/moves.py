@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Final, final
 from nameservice import ConfigurationError
 from nameservice.clock import NS_PER_SECOND, earliest
 from queryablestate.control.announcements import tell_assignment
+from queryablestate.control.assignment.node_standing import NodeStanding
 from queryablestate.control.assignment.placement import node_count_max
-from queryablestate.control.assignment.reassignment import NodeStanding, next_assignment
+from queryablestate.control.assignment.reassignment import next_assignment
 from queryablestate.control.changes import AssignmentChanged, Change, Write
 from queryablestate.control.effects import AnswerWriter
 from queryablestate.control.rescaling_progress import MoveBegun, job_rescaling

@@ -164,8 +164,8 @@ MOVE_MUTATIONS: Final = (
     Mutation(
         name="uneven-plan-kept",
         rule="S1: what was left uneven is made even",
-        module="queryablestate.control.assignment.reassignment",
-        before="                and _are_even(self.wanted, chosen)\n",
+        module="queryablestate.control.assignment.planning",
+        before="            and _are_even(wanted, self.chosen)\n",
         after="",
         is_rare=True,
         seed=2453,

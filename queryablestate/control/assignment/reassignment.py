@@ -14,7 +14,7 @@ of it at once:
     that was not heard from lately cannot be relied upon so far: it may be gone as well.
 2.  *Finished copies are in sync.*
 3.  *The plan is made anew*, if the nodes that are to have the job are others now, or
-    some are missing.
+    some are missing (`queryablestate.control.assignment.planning`).
 4.  *Surplus copies go*, where all that are wanted are in sync, none of their nodes is
     expected, and one of them at least was heard from lately, and is not doubted: the
     others may be gone, which is only known when their sessions are over (rule S4).
@@ -26,79 +26,42 @@ of it at once:
 **No node loses a copy that is the only one.**  A node that is away, and has the only
 copy of something, keeps it, and its place in the plan: it may be back in a moment, and
 there is nowhere else to get it from.
-
-**No draining node waits for one that is away.**  A node that is not here, or cannot go
-on, keeps what only it has, and gets no more while another one is here: those that are
-here share all else evenly (`_Draft.plan` and what it calls).  Two kinds of plans count
-as good, so that none is made anew without need: the one that is even over all nodes,
-and that one.  The first stays when a node of it goes away, unless a draining node would
-have to wait: other moves do, and go on when it is back.  When it is, the first is made.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from enum import IntEnum
 from typing import TYPE_CHECKING, Final, final
 
-from attrs import define, field, frozen
+from attrs import define, field
 from msgspec.structs import replace
 
-from queryablestate.control.assignment.placement import (
-    copy_count,
-    node_count_max,
-    place,
-)
+from queryablestate.control.assignment.node_standing import NodeStanding
+from queryablestate.control.assignment.placement import copy_count, node_count_max
+from queryablestate.control.assignment.planning import Planner
 from queryablestate.wire.records import JoiningCopy
 
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from queryablestate.wire.records import AssignmentRecord
 
 
-__all__ = ["NodeStanding", "next_assignment"]
-
-
-@final
-@frozen(kw_only=True)
-class NodeStanding:
-    """
-    What there is to know of a node for the assignment of one job.
-
-    Attributes:
-        store_id: Its data directory, as known last.
-        is_present: Whether it is registered now.
-        is_expected: Whether it is not, and may be again in a moment with what it had.
-        is_silent: Whether nothing was heard of it for longer than it should be.
-        is_doubted: Whether nothing was heard of it since copies were to be given up
-            last: see `PresentNode`.
-        is_draining: Whether it is to be emptied.
-        is_failing: Whether it has said that it cannot go on.
-        is_lost: Whether it has lost its rows of the job since it was assigned.
-        is_anew: Whether it has begun the job anew since it was assigned, with nothing
-            lost: its in-sync copies count, and those that it makes are begun anew.
-        is_behind: Whether it was expected and is back, and has yet to apply what it
-            missed.
-        has_begun: Whether it has said how far it is with the job.
-        copied: The key groups that it has copied for the present assignment.
-    """
-
-    store_id: str
-    is_present: bool = True
-    is_expected: bool = False
-    is_silent: bool = False
-    is_doubted: bool = False
-    is_draining: bool = False
-    is_failing: bool = False
-    is_lost: bool = False
-    is_anew: bool = False
-    is_behind: bool = False
-    has_begun: bool = True
-    copied: Collection[int] = frozenset()
-
+__all__ = ["next_assignment"]
 
 _AWAY: Final = NodeStanding(store_id="", is_present=False, is_silent=True)
+
+
+class _Rank(IntEnum):
+    """Which nodes are chosen first."""
+
+    PLANNED = 0
+    EXPECTED = 1
+    AWAY = 2
+    HOLDS = 3
+    SPARE = 4
 
 
 def next_assignment(
@@ -289,140 +252,21 @@ class _Draft:
             self.joining = [()] * len(self.owners)
             self.planned_count = 0
             return
-        degree = min(self.before.replica_count, len(chosen))
-        away = self._unable(chosen)
+        planner = Planner(
+            owners=self.owners,
+            joining=self.joining,
+            standings=self.standings,
+            expected=frozenset(filter(self._is_expected, range(len(self.node_ids)))),
+            chosen=chosen,
+            replica_count=self.before.replica_count,
+        )
         # Without a plan what is there is what was wanted: now it is not all of it.
         is_broken = self.has_dropped and not self.before.wanted
-        is_as_planned = not is_broken and (
-            (
-                {index for nodes in self.wanted for index in nodes} == set(chosen)
-                and all(len(nodes) == degree for nodes in self.wanted)
-                and _are_even(self.wanted, chosen)
-                and not self._is_drain_held_up(away)
-            )
-            or self._is_planned_around(away, chosen, degree)
-        )
-        if is_as_planned:
-            if self.has_dropped:
-                self.planned_count = copy_count(self.owners, self.wanted)
+        if is_broken or not planner.is_good(self.wanted):
+            self.wanted = planner.plan()
+        elif not self.has_dropped:
             return
-        self.wanted = self._placed(range(len(self.owners)), chosen)
-        if any(
-            set(nodes) & away - set(self.owners[key_group])
-            for key_group, nodes in enumerate(self.wanted)
-        ):
-            self._plan_around(away, chosen, degree)
         self.planned_count = copy_count(self.owners, self.wanted)
-
-    def _placed(
-        self, key_groups: Sequence[int], chosen: Sequence[int]
-    ) -> list[tuple[int, ...]]:
-        """Return where the copies of *key_groups* are to be, evenly on *chosen*."""
-        places = {index: place_ for place_, index in enumerate(chosen)}
-        wanted = place(
-            [
-                tuple(places[index] for index in self.owners[one] if index in places)
-                for one in key_groups
-            ],
-            joining=[
-                tuple(
-                    places[copy.node_index]
-                    for copy in self.joining[one]
-                    if copy.node_index in places
-                )
-                for one in key_groups
-            ],
-            node_count=len(chosen),
-            replica_count=min(self.before.replica_count, len(chosen)),
-        )
-        return [tuple(chosen[number] for number in nodes) for nodes in wanted]
-
-    # -- the steps: planning around nodes that are away ----------------------------
-
-    def _unable(self, chosen: Sequence[int]) -> frozenset[int]:
-        """
-        Return those of *chosen* that are away or cannot go on, if not all are.
-
-        One that is expected is none of them: it may be back in a moment.
-        """
-        unable = frozenset(
-            index
-            for index in chosen
-            if not self._is_expected(index)
-            and (
-                not self.standings[index].is_present or self.standings[index].is_failing
-            )
-        )
-        return unable if len(unable) < len(chosen) else frozenset()
-
-    def _is_drain_held_up(self, away: frozenset[int]) -> bool:
-        """
-        Return whether a draining node would have to wait for one of *away*.
-
-        Other moves wait: what they are about is at a node that keeps it, and planning
-        anew would move it twice if the one that is away is back soon.
-        """
-        return bool(away) and any(
-            any(self.standings[index].is_draining for index in owners)
-            and any(index in away and index not in owners for index in nodes)
-            for owners, nodes in zip(self.owners, self.wanted, strict=True)
-        )
-
-    def _kept(self, away: frozenset[int], degree: int) -> dict[int, tuple[int, ...]]:
-        """Return the key groups that only *away* have, with those that have them."""
-        present = {i for i, one in enumerate(self.standings) if one.is_present}
-        return {
-            key_group: tuple(index for index in owners if index in away)[:degree]
-            for key_group, owners in enumerate(self.owners)
-            if any(index in away for index in owners)
-            and not any(
-                index not in away and (index in present or self._is_expected(index))
-                for index in owners
-            )
-        }
-
-    def _is_planned_around(
-        self, away: frozenset[int], chosen: Sequence[int], degree: int
-    ) -> bool:
-        """Return whether the plan is one that `_plan_around` could have made."""
-        if not away:
-            return False
-        able = [index for index in chosen if index not in away]
-        kept = self._kept(away, degree)
-        others = [nodes for one, nodes in enumerate(self.wanted) if one not in kept]
-        able_degree = min(degree, len(able))
-        return (
-            all(
-                self.wanted[one][: len(nodes)] == nodes
-                and len(self.wanted[one]) == min(degree, len(nodes) + len(able))
-                and set(self.wanted[one][len(nodes) :]) <= set(able)
-                for one, nodes in kept.items()
-            )
-            and all(
-                len(nodes) == able_degree and set(nodes) <= set(able)
-                for nodes in others
-            )
-            and _are_even(others, able)
-        )
-
-    def _plan_around(
-        self, away: frozenset[int], chosen: Sequence[int], degree: int
-    ) -> None:
-        """
-        Have *away* keep what only they have, and the others share the rest.
-
-        It is made even when they are back.
-        """
-        able = [index for index in chosen if index not in away]
-        kept = self._kept(away, degree)
-        others = [one for one in range(len(self.owners)) if one not in kept]
-        for one, nodes in zip(others, self._placed(others, able), strict=True):
-            self.wanted[one] = nodes
-        for one, nodes in kept.items():
-            # There is nowhere to copy it from now, but it is missing, and counts.
-            more_count = min(degree - len(nodes), len(able))
-            more = (able[(one + n) % len(able)] for n in range(more_count))
-            self.wanted[one] = (*nodes, *more)
 
     def _chosen(self) -> list[int]:
         """
@@ -430,20 +274,27 @@ class _Draft:
 
         Those that have it go first, then others by name.  A node that is away, and has
         the only copy of something or is expected, counts as long as it is in the plan.
+        But where all that count are away, and a draining node has something to give,
+        another one takes the place of the last: it need not wait for them.
         """
         copies = Counter(index for owners in self.owners for index in owners)
         planned = {index for nodes in self.wanted for index in nodes}
-        ranked: list[tuple[int, int, str]] = []
+        ranked: list[tuple[_Rank, int, str]] = []
         indexes = {node_id: index for index, node_id in enumerate(self.node_ids)}
+        is_emptied = False
         for node_id in sorted({*self.known, *self.node_ids}):
             standing = self.known.get(node_id, _AWAY)
             index = indexes.get(node_id, -1)
             if standing.is_draining:
+                is_emptied |= standing.is_present and bool(copies[index])
                 continue
             if standing.is_present and not standing.is_failing:
-                rank = 0 if index in planned else 2 if copies[index] else 3
-            elif index in planned and (copies[index] or self._is_expected(index)):
-                rank = 1
+                begun = _Rank.HOLDS if copies[index] else _Rank.SPARE
+                rank = _Rank.PLANNED if index in planned else begun
+            elif index in planned and self._is_expected(index):
+                rank = _Rank.EXPECTED
+            elif index in planned and copies[index]:
+                rank = _Rank.AWAY
             else:
                 continue
             ranked.append((rank, -copies[index], node_id))
@@ -451,8 +302,12 @@ class _Draft:
             len(self.owners), replica_count=self.before.replica_count
         )
         count = min(self.before.node_count, count_max)
+        first = sorted(ranked)[:count]
+        others = [one for one in ranked if one[0] > _Rank.AWAY]
+        if others and is_emptied and all(rank is _Rank.AWAY for rank, _, _ in first):
+            first[-1] = min(others)
         chosen = []
-        for _, _, node_id in sorted(ranked)[:count]:
+        for _, _, node_id in first:
             if node_id not in indexes:
                 indexes[node_id] = len(self.node_ids)
                 self._add(node_id)
@@ -582,19 +437,3 @@ class _Draft:
             wanted=() if is_done else numbers(self.wanted),
             planned_count=self.planned_count,
         )
-
-
-def _are_even(wanted: Sequence[tuple[int, ...]], indexes: Sequence[int]) -> bool:
-    """
-    Return whether none of *indexes* is to have more than another.
-
-    It may be that one has: a plan is forgotten when no node is there any more.
-    """
-    copies = Counter(index for nodes in wanted for index in nodes)
-    primaries = Counter(nodes[0] for nodes in wanted)
-    return all(
-        max(counts[index] for index in indexes)
-        - min(counts[index] for index in indexes)
-        <= 1
-        for counts in (copies, primaries)
-    )

@@ -15,6 +15,7 @@ from queryablestate.control.effects import (
     StartOver,
 )
 from queryablestate.control.events import LinkId, LinksClosed
+from queryablestate.control.job.leader_paths import node_path
 from queryablestate.control.job_plans import job_plan
 from queryablestate.errors import (
     DeadlineExceededError,
@@ -213,6 +214,20 @@ class TestOlderCopy:
         assert "b of job flights is away" in str(error)
         answer = told(JobAdopted, taken_over(before, plane, is_forced=True))
         assert answer.away_ids == ("b",)
+
+    @pytest.mark.proves("O6", "W7")
+    def test_one_that_is_away_and_was_never_known_can_be_drained(self) -> None:
+        """An operator who took what is here has yet to get rid of who is not."""
+        before = Before()
+        del before.copy[node_path("b")]
+        plane = before.restored("a")
+        taken_over(before, plane, is_forced=True)
+        plane.next_leader()
+        nodes = plane.core._control.nodes
+        assert nodes.known_ids == ("a", "b")
+        assert nodes.store_id_of("b") == before.plane.core._control.nodes.store_id_of(
+            "b"
+        )
 
     def test_whoever_leaves_meanwhile_is_not_waited_for(self) -> None:
         """Nor is one that says nothing."""

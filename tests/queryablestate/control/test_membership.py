@@ -11,10 +11,8 @@ from election import Delete, Put
 from nameservice import DidNotHappenError
 from nameservice.clock import NS_PER_MS
 from queryablestate.control import moves
-from queryablestate.control.assignment.reassignment import (
-    NodeStanding,
-    next_assignment,
-)
+from queryablestate.control.assignment.node_standing import NodeStanding
+from queryablestate.control.assignment.reassignment import next_assignment
 from queryablestate.control.commit_verification import verify_id_of
 from queryablestate.control.effects import (
     ControlEffect,

@@ -15,8 +15,9 @@ from queryablestate.control.assignment.assignment import (
     first_assignment,
     held_by,
 )
+from queryablestate.control.assignment.node_standing import NodeStanding
 from queryablestate.control.assignment.placement import copy_count
-from queryablestate.control.assignment.reassignment import NodeStanding, next_assignment
+from queryablestate.control.assignment.reassignment import next_assignment
 from queryablestate.wire.records import AssignmentRecord, JoiningCopy
 from tests.tiers import nightly_after
 
@@ -804,6 +805,37 @@ class TestAwayWhileDraining:
         assert held_by(cluster.record, "a") == ()
         assert len(held_by(cluster.record, "d")) == 1
 
+    @pytest.mark.proves("O6")
+    def test_a_spare_node_stands_in_where_all_others_are_away(self) -> None:
+        """O6: with a limit of nodes too: one of those away gives up its place."""
+        cluster = Cluster(first("abc", groups=6), ready("abcde"))
+        cluster.step(node_count=3)
+        cluster.settle()
+        for node_id in "bc":
+            cluster.nodes[node_id] = standing(node_id, is_present=False)
+        cluster.nodes["a"] = standing("a", is_draining=True)
+        cluster.step(node_count=2)
+        cluster.settle()
+        assert held_by(cluster.record, "a") == ()
+        assert len(held_by(cluster.record, "d")) == 2
+        assert len(held_by(cluster.record, "b")) == 2
+        assert held_by(cluster.record, "e") == ()
+        cluster.nodes = ready("abcde")
+        cluster.settle()
+        cluster.check_done()
+
+    @pytest.mark.proves("O6")
+    def test_one_that_may_be_back_in_a_moment_keeps_its_place(self) -> None:
+        """O6: a spare node is not drawn in for a moment."""
+        cluster = Cluster(first("ab"), ready("abc"))
+        cluster.step(node_count=2)
+        cluster.settle()
+        cluster.nodes["b"] = expected("b")
+        cluster.nodes["a"] = standing("a", is_draining=True)
+        cluster.step(node_count=1)
+        cluster.settle()
+        assert held_by(cluster.record, "c") == ()
+
     @pytest.mark.proves("O6", "S1")
     @pytest.mark.parametrize("seed", nightly_after(4, range(16)))
     def test_any_draining_ends(self, seed: int) -> None:
@@ -811,11 +843,13 @@ class TestAwayWhileDraining:
         random = Random(seed)
         for _ in range(200):
             node_ids = [f"{n:02}" for n in range(random.randint(2, 6))]
+            begun = node_ids[: random.randint(1, len(node_ids))]
             cluster = Cluster(
-                first(node_ids, groups=random.randint(1, 24)),
+                first(begun, groups=random.randint(1, 24)),
                 ready(node_ids),
                 joining_count_max=random.randint(1, 8),
             )
+            cluster.step(node_count=random.randint(1, len(node_ids)))
             for _ in range(random.randint(1, 8)):
                 node_id = random.choice(node_ids)
                 cluster.nodes[node_id] = random.choice(
