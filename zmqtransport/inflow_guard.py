@@ -141,10 +141,15 @@ class InflowGuard:
         growth = MemoryGrowth(own_bytes, self._inflow.connection_count)
         grown_ns: int | None = None
         is_quiet = True
+        calm: tuple[object, ...] | None = None
+        interval_seconds = self._interval_seconds(is_quiet=True, has_grown=False)
         looked_ns = self._clock.now_ns()
-        while not self._has_ended.wait(
-            self._interval_seconds(is_quiet=is_quiet, has_grown=grown_ns is not None)
-        ):
+        while not self._has_ended.wait(interval_seconds):
+            figures = self._figures()
+            if figures == calm:
+                # An idle server: all that follows would say what it said last.
+                looked_ns = self._clock.now_ns()
+                continue
             before_bytes = own_bytes
             resident_bytes, own_bytes = self._return_freed(*self._taken_bytes())
             is_quiet = own_bytes - before_bytes <= self._inflow.bytes_max // _QUIET_PART
@@ -155,14 +160,12 @@ class InflowGuard:
                 # It was given that since the last look, and perhaps right after it.
                 self._given_count, self._given_ns = self._inflow.given_count, looked_ns
             looked_ns = now_ns
-            if is_urgent or (
-                now_ns >= self._look_due_ns
-                and growth.is_unexplained(
-                    own_bytes,
-                    connection_count,
-                    growth_bytes_max=self._inflow.bytes_max // _GROWTH_PART,
-                )
-            ):
+            must_look = is_urgent or growth.is_unexplained(
+                own_bytes,
+                connection_count,
+                growth_bytes_max=self._inflow.bytes_max // _GROWTH_PART,
+            )
+            if is_urgent or (must_look and now_ns >= self._look_due_ns):
                 self._look(is_urgent=is_urgent)
                 grown_ns = now_ns
                 growth.looked(own_bytes, connection_count)
@@ -174,6 +177,22 @@ class InflowGuard:
                     self._has_much_waited = False
                     return_freed()
             self._return_of_ended(now_ns)
+            is_calm = is_quiet and not must_look and grown_ns is None
+            calm = figures if is_calm and self._ended_ns is None else None
+            interval_seconds = self._interval_seconds(
+                is_quiet=is_quiet, has_grown=grown_ns is not None
+            )
+
+    def _figures(self) -> tuple[object, ...]:
+        """Return all that a look goes by, but for the time."""
+        inflow = self._inflow
+        return (
+            self._read_resident(),
+            self._limit_bytes,
+            inflow.bytes_max,
+            inflow.connection_count,
+            inflow.given_count,
+        )
 
     def _interval_seconds(self, *, is_quiet: bool, has_grown: bool) -> float:
         """Return how long to wait for the next look: an idle server should not wake."""
@@ -213,11 +232,14 @@ class InflowGuard:
 
     def _taken_bytes(self) -> tuple[int, int]:
         """Return how much is resident, and how much of that is of no file."""
-        assert self._resident is not None
-        fields = os.pread(self._resident, _RESIDENT_SIZE_MAX, 0).split()
+        fields = self._read_resident().split()
         resident, shared = int(fields[1]), int(fields[2])
         page_size_bytes = self._page_size_bytes
         return resident * page_size_bytes, (resident - shared) * page_size_bytes
+
+    def _read_resident(self) -> bytes:
+        assert self._resident is not None
+        return os.pread(self._resident, _RESIDENT_SIZE_MAX, 0)
 
     def _look(self, *, is_urgent: bool) -> None:
         now_ns = self._clock.now_ns()

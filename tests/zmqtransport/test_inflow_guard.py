@@ -102,6 +102,48 @@ class TestFindConnections:
         assert found == pytest.approx(expected)
         assert guard._interval_seconds(is_quiet=is_quiet, has_grown=True) <= 0.01
 
+    def test_an_idle_one_heeds_another_limit(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """N3: it looks at what nothing has happened to once other limits hold."""
+        with ExitStack() as resources:
+            listener = resources.enter_context(socket.create_server(("127.0.0.1", 0)))
+            port = listener.getsockname()[1]
+            client = socket.create_connection(("127.0.0.1", port))
+            resources.enter_context(client)
+            accepted, _ = listener.accept()
+            resources.enter_context(accepted)
+            inflow = Inflow(
+                bytes_per_connection_max=1, bytes_max=1, frame_overhead_bytes=1
+            )
+            inflow.opened(ConnectionId(accepted.fileno()), now_ns=0)
+            for _ in range(64):
+                client.sendall(bytes(2**16))
+                accepted.recv(2**16, socket.MSG_WAITALL)
+            ended: queue.SimpleQueue[int] = queue.SimpleQueue()
+            guard = InflowGuard(
+                inflow,
+                ports=[port],
+                memory_limit_bytes=None,
+                clock=SystemClock(),
+                component="test",
+                disconnect=ended.put,
+            )
+            looks: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+            def unchanged() -> bytes:
+                looks.put(None)
+                return b"1000 1000 0 0 0 0 0"
+
+            monkeypatch.setattr(guard, "_read_resident", unchanged)
+            guard.start()
+            resources.callback(guard.close)
+            for _ in range(10):
+                looks.get(timeout=10)
+            assert ended.empty()
+            guard.limit(1)
+            assert ended.get(timeout=10) == accepted.fileno()
+
     def test_without_a_free_descriptor_it_watches_on(self) -> None:
         """N3: a flood of connections takes descriptors first, and then memory."""
         with ExitStack() as resources:
