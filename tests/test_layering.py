@@ -287,6 +287,7 @@ PURE_ROOM_FILES = frozenset(
         "queryablestate/writer/stage_core.py",
         "queryablestate/writer/stage_events.py",
         "queryablestate/writer/tickets.py",
+        "sparkpipeline/attach/rewinds.py",
         "sparkpipeline/attach/steps.py",
         "sparkpipeline/log/state.py",
         "sparkpipeline/operators/manifest.py",

@@ -16,12 +16,8 @@ lost its rows, needs an id that has not published it yet: ``:refill-`` and a ran
 number are appended.  A follower that attaches later finds that id as the owner, and
 goes on under it.
 
-**A checkpoint that was put back** to an older batch, with which the query has run again
-as far as it was, has the same numbers for other rows.  The file of a commit is written
-once: if that of the published batch is not of the time any more at which it was read,
-all is read again.  A follower that has read nothing yet asks whether the file is newer
-than the proxy's decision on that batch.  Where clocks differ by more than a second, it
-may read all once too often, or miss a query that has run again within the difference.
+**A checkpoint that was put back** to an older batch is told by the time of a commit
+(`sparkpipeline.attach.rewinds`): then all is read again.
 """
 
 from __future__ import annotations
@@ -51,6 +47,7 @@ from queryablestate.wire.refusals import error_of, refusal_of
 from queryablestate.writer.batches import StageMessage
 from queryablestate.writer.writer import StateWriter
 from sparkpipeline.attach.layout import attached_layout
+from sparkpipeline.attach.rewinds import RewindWatch
 from sparkpipeline.attach.steps import (
     FollowFeed,
     SnapshotReason,
@@ -89,9 +86,6 @@ Looks after which all batches are listed, though the next one is not there.
 To look for two files is cheap on any file system; what it does not tell is that Spark
 has passed over a number.
 """
-
-_CLOCKS_DIFFER_MS: Final = 1_000
-"""By how much the clocks of file systems may be ahead of those of proxies."""
 
 _QUERY_ID_LENGTH_MAX: Final = 200
 _REFILL: Final = ":refill-"
@@ -175,9 +169,7 @@ class StateFollower:
         self._own_id: str | None = None  # what we have published under
         self._refill_ids: set[str] = set()
         self._look_count = 0
-        # The batch that was read last, and the time of its commit at that moment.
-        self._commit_read: tuple[int, int | None] | None = None
-        self._is_rewound = False
+        self._rewinds = RewindWatch(checkpoint.committed_at_ms)
         self._is_feed_failed = False
 
     def advance(self) -> Published | None:
@@ -216,14 +208,20 @@ class StateFollower:
             is_known
             and self.committed[-1] == self.published
             and not is_node_lost
-            and not self._is_rewound
+            and not self._rewinds.is_rewound
         ):
             return None
         self._check_same_query()
         run = self._bind_as_owner(owner, born_epoch)
         self.published = run.batch_id_last
-        if description is not None:
-            self._compare_with_proxy(description, described_ms)
+        if (
+            description is not None
+            and description.batch_id == self.published
+            and self.published is not None
+            and description.age_ms is not None
+        ):
+            decided_at_ms = described_ms - description.age_ms
+            self._rewinds.compare_with_decision(self.published, decided_at_ms)
         step = next_step(
             run.origin.query_id,
             published=self.published,
@@ -231,7 +229,7 @@ class StateFollower:
             fed=self._checkpoint.fed(self._source.operator_id),
             is_feed_failed=self._is_feed_failed,
             is_node_lost=is_node_lost,
-            is_rewound=self._is_rewound,
+            is_rewound=self._rewinds.is_rewound,
         )
         if step is None:
             return None
@@ -257,7 +255,7 @@ class StateFollower:
         if (
             self.published is not None
             # Where it is purged, the next one may be purged as well.
-            and self._is_as_it_was(self.published)
+            and self._rewinds.is_as_it_was(self.published)
             and self._look_count % _LIST_EVERY_COUNT
             and not self._checkpoint.is_committed(self.published + 1)
         ):
@@ -267,37 +265,6 @@ class StateFollower:
         self.pending_since_ms = (
             self._checkpoint.committed_at_ms(pending[0]) if pending else None
         )
-
-    def _is_as_it_was(self, published: int) -> bool:
-        """Return whether the batch is kept, and what was read is what is there."""
-        found_ms = self._checkpoint.committed_at_ms(published)
-        if found_ms is None:
-            return False
-        if self._commit_read is not None:
-            batch_id, read_ms = self._commit_read
-            if batch_id == published and read_ms not in {None, found_ms}:
-                self._is_rewound = True
-        return not self._is_rewound
-
-    def _compare_with_proxy(
-        self, description: StateDescription, described_ms: int
-    ) -> None:
-        """
-        Compare a batch that another follower read with when the proxy decided on it.
-
-        A commit that is newer than that decision was made by a query that has run
-        again: what is published is of its earlier run.
-        """
-        batch_id, age_ms = description.batch_id, description.age_ms
-        if batch_id is None or age_ms is None or batch_id != self.published:
-            return
-        if self._commit_read is not None and self._commit_read[0] == batch_id:
-            return
-        found_ms = self._checkpoint.committed_at_ms(batch_id)
-        self._commit_read = batch_id, found_ms
-        if found_ms is not None:
-            decided_ms = described_ms - age_ms
-            self._is_rewound = found_ms > decided_ms + _CLOCKS_DIFFER_MS
 
     def _describe(self) -> StateDescription | None:
         """Return what the proxy knows of the state, or None if it is new."""
@@ -416,7 +383,7 @@ class StateFollower:
             self._run_id,
             f"attached state {self._options.job_id}/{self._state_name}: {what}",
         )
-        commit_read = batch_id, self._checkpoint.committed_at_ms(batch_id)
+        committed_at_ms = self._checkpoint.committed_at_ms(batch_id)
         try:
             frame = self._frame(step)
             run = self._bind_again_if_changed(frame, run)
@@ -433,8 +400,7 @@ class StateFollower:
             timeout_seconds=self._options.commit_timeout_seconds,
         )
         self._is_feed_failed = False
-        self._is_rewound = False
-        self._commit_read = commit_read
+        self._rewinds.published(batch_id, committed_at_ms)
         self._own_id = run.origin.query_id
         self.published = batch_id
         pending = pending_batch_ids(self.committed, batch_id)
