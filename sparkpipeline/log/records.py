@@ -41,12 +41,26 @@ __all__ = ["LINE_SCHEMA", "RecordDecoder"]
 
 LINE_SCHEMA: Final = StructType(
     [
-        StructField("partition", StringType()),
-        StructField("offset", LongType()),
-        StructField("value", StringType()),
+        StructField(
+            "partition",
+            StringType(),
+            metadata={"comment": "the file that has the line"},
+        ),
+        StructField(
+            "offset",
+            LongType(),
+            metadata={"comment": "where it begins there, in bytes"},
+        ),
+        StructField(
+            "value", StringType(), metadata={"comment": "the line, without its end"}
+        ),
     ]
 )
-"""The rows of a source that was given no schema: where a line stands, and the line."""
+"""
+The rows of a source that was given no schema: where a line stands, and the line.
+
+The comments tell it from a schema that somebody gives whose fields have these names.
+"""
 
 _INTEGERS: Final[dict[type[DataType], tuple[int, Any]]] = {
     ByteType: (8, pa.int8()),

@@ -178,6 +178,25 @@ class TestRunning:
         finally:
             query.stop()
 
+    @pytest.mark.proves("O4")
+    def test_fields_may_have_the_names_of_what_there_is_of_a_line(
+        self, log: Log
+    ) -> None:
+        """O4: who gives a schema gets fields of records, whatever they are called."""
+        found: list[tuple[str, int, str]] = []
+        record = {"partition": "p", "offset": 7, "value": "v"}
+        log.path("a").write_text(json.dumps(record) + "\n", "utf-8")
+        frame = (
+            self.reader(log)
+            .schema("partition string, offset long, value string")
+            .load(str(log.directory))
+        )
+        writer = frame.writeStream.foreachBatch(
+            lambda batch, _: found.extend(tuple(row) for row in batch.collect())
+        )
+        run_to_end(writer, log.checkpoint)
+        assert found == [("p", 7, "v")]
+
     def reader(self, log: Log) -> Any:
         """Return what reads lines as they are."""
         return log.spark.readStream.format("lodestar-log").option("parallelism", 2)
