@@ -145,17 +145,17 @@ class InflowGuard:
         interval_seconds = self._interval_seconds(is_quiet=True, has_grown=False)
         looked_ns = self._clock.now_ns()
         while not self._has_ended.wait(interval_seconds):
+            now_ns = self._clock.now_ns()
             figures = self._figures()
             if figures == calm:
                 # An idle server: all that follows would say what it said last.
-                looked_ns = self._clock.now_ns()
+                looked_ns = now_ns
                 continue
             before_bytes = own_bytes
             resident_bytes, own_bytes = self._return_freed(*self._taken_bytes())
             is_quiet = own_bytes - before_bytes <= self._inflow.bytes_max // _QUIET_PART
             connection_count = self._inflow.connection_count
             is_urgent = self._is_above(_URGENT_PERCENT, resident_bytes)
-            now_ns = self._clock.now_ns()
             if self._given_count != self._inflow.given_count:
                 # It was given that since the last look, and perhaps right after it.
                 self._given_count, self._given_ns = self._inflow.given_count, looked_ns
@@ -178,7 +178,10 @@ class InflowGuard:
                     return_freed()
             self._return_of_ended(now_ns)
             is_calm = is_quiet and not must_look and grown_ns is None
-            calm = figures if is_calm and self._ended_ns is None else None
+            if not is_calm or self._ended_ns is not None or figures != self._figures():
+                calm = None  # also where memory was returned since the look
+            else:
+                calm = figures
             interval_seconds = self._interval_seconds(
                 is_quiet=is_quiet, has_grown=grown_ns is not None
             )

@@ -79,7 +79,7 @@ class Planner:
     def plan(self) -> list[tuple[int, ...]]:
         """Return the nodes that are to have each key group, the primary first."""
         wanted = self._placed(range(len(self.owners)), self.chosen)
-        if any(
+        if self._is_drain_held_up(wanted) or any(
             set(nodes) & self._away - set(owners)
             for owners, nodes in zip(self.owners, wanted, strict=True)
         ):
@@ -125,11 +125,19 @@ class Planner:
         Return whether a draining node would have to wait for one that is away.
 
         Other moves wait: what they are about is at a node that keeps it, and planning
-        anew would move it twice if the one that is away is back soon.
+        anew would move it twice if the one that is away is back soon.  A copy that only
+        nodes that are away are to have is not given up before they are back, either.
         """
-        return bool(self._away) and any(
-            any(self.standings[index].is_draining for index in owners)
-            and any(index in self._away and index not in owners for index in nodes)
+        if not self._away:
+            return False
+        draining = {i for i, one in enumerate(self.standings) if one.is_draining}
+        present = {i for i in draining if self.standings[i].is_present}
+        return any(
+            (
+                not draining.isdisjoint(owners)
+                and any(index in self._away and index not in owners for index in nodes)
+            )
+            or (not present.isdisjoint(owners) and self._away.issuperset(nodes))
             for owners, nodes in zip(self.owners, wanted, strict=True)
         )
 

@@ -58,10 +58,9 @@ class _Rank(IntEnum):
     """Which nodes are chosen first."""
 
     PLANNED = 0
-    EXPECTED = 1
-    AWAY = 2
-    HOLDS = 3
-    SPARE = 4
+    AWAY = 1
+    HOLDS = 2
+    SPARE = 3
 
 
 def next_assignment(
@@ -274,13 +273,14 @@ class _Draft:
 
         Those that have it go first, then others by name.  A node that is away, and has
         the only copy of something or is expected, counts as long as it is in the plan.
-        But where all that count are away, and a draining node has something to give,
-        another one takes the place of the last: it need not wait for them.
+        But a draining node need not wait for those that are not expected: others take
+        the places of the last of them, as many as it takes to hold all its copies.
         """
         copies = Counter(index for owners in self.owners for index in owners)
         planned = {index for nodes in self.wanted for index in nodes}
         ranked: list[tuple[_Rank, int, str]] = []
         indexes = {node_id: index for index, node_id in enumerate(self.node_ids)}
+        away_ids: set[str] = set()
         is_emptied = False
         for node_id in sorted({*self.known, *self.node_ids}):
             standing = self.known.get(node_id, _AWAY)
@@ -291,10 +291,10 @@ class _Draft:
             if standing.is_present and not standing.is_failing:
                 begun = _Rank.HOLDS if copies[index] else _Rank.SPARE
                 rank = _Rank.PLANNED if index in planned else begun
-            elif index in planned and self._is_expected(index):
-                rank = _Rank.EXPECTED
-            elif index in planned and copies[index]:
+            elif index in planned and (copies[index] or self._is_expected(index)):
                 rank = _Rank.AWAY
+                if not self._is_expected(index):
+                    away_ids.add(node_id)
             else:
                 continue
             ranked.append((rank, -copies[index], node_id))
@@ -302,12 +302,18 @@ class _Draft:
             len(self.owners), replica_count=self.before.replica_count
         )
         count = min(self.before.node_count, count_max)
-        first = sorted(ranked)[:count]
-        others = [one for one in ranked if one[0] > _Rank.AWAY]
-        if others and is_emptied and all(rank is _Rank.AWAY for rank, _, _ in first):
-            first[-1] = min(others)
+        ranked.sort()
+        first = [node_id for _, _, node_id in ranked[:count]]
+        if is_emptied:
+            away = [node_id for node_id in first if node_id in away_ids]
+            able_count = len(first) - len(away)
+            missing_count = max(0, min(self.before.replica_count, count) - able_count)
+            others = [one for rank, _, one in ranked[count:] if rank is not _Rank.AWAY]
+            stand_ins = others[:missing_count]
+            left = set(away[len(away) - len(stand_ins) :])
+            first = [one for one in first if one not in left] + stand_ins
         chosen = []
-        for _, _, node_id in first:
+        for node_id in first:
             if node_id not in indexes:
                 indexes[node_id] = len(self.node_ids)
                 self._add(node_id)

@@ -836,6 +836,49 @@ class TestAwayWhileDraining:
         cluster.settle()
         assert held_by(cluster.record, "c") == ()
 
+    @pytest.mark.proves("O6", "S4")
+    def test_as_many_spare_nodes_stand_in_as_there_are_copies(self) -> None:
+        """S4: a node that is emptied and stopped leaves no key group with one copy."""
+        node_ids = "abcd"
+        cluster = Cluster(first(node_ids, groups=8, replica_count=2), ready("abcdef"))
+        cluster.step(node_count=4)
+        cluster.settle()
+        for node_id in "cd":
+            cluster.nodes[node_id] = standing(node_id, is_present=False)
+        cluster.settle()
+        for node_id in "ab":
+            cluster.nodes[node_id] = standing(node_id, is_draining=True)
+        cluster.step(node_count=2)
+        cluster.settle()
+        for owners in cluster.record.owners:
+            names = {cluster.record.node_ids[index] for index in owners}
+            assert names in ({"e", "f"}, {"c", "d"})
+
+    @pytest.mark.proves("S1")
+    def test_one_with_the_only_copies_goes_before_one_that_may_be_back(self) -> None:
+        """S1: what a node has is not copied off it for one that has nothing."""
+        cluster = Cluster(first("ab", groups=12), ready("ab"))
+        cluster.nodes["b"] = standing("b", is_present=False)
+        cluster.nodes["c"] = standing("c")
+        cluster.step(node_count=3)
+        cluster.nodes["c"] = expected("c")
+        cluster.step(node_count=2)
+        cluster.settle()
+        cluster.nodes = ready("abc")
+        cluster.settle()
+        assert len(held_by(cluster.record, "b")) == 6
+        assert held_by(cluster.record, "c") == ()
+
+    @pytest.mark.proves("O6", "S4")
+    def test_one_that_fails_as_well_does_not_wait_for_a_surplus_copy(self) -> None:
+        """O6: what only it and one that is away have goes to one that is here."""
+        cluster = Cluster(first("abc", groups=6, replica_count=2), ready("abc"))
+        cluster.nodes["b"] = standing("b", is_present=False, is_silent=True)
+        cluster.nodes["a"] = standing("a", is_draining=True, is_failing=True)
+        cluster.step(replica_count=1)
+        cluster.settle()
+        assert held_by(cluster.record, "a") == ()
+
     @pytest.mark.proves("O6", "S1")
     @pytest.mark.parametrize("seed", nightly_after(4, range(16)))
     def test_any_draining_ends(self, seed: int) -> None:
