@@ -872,7 +872,7 @@ class TestAwayWhileDraining:
     @pytest.mark.proves("O6", "S4")
     def test_one_that_fails_as_well_does_not_wait_for_a_surplus_copy(self) -> None:
         """O6: what only it and one that is away have goes to one that is here."""
-        cluster = Cluster(first("abc", groups=6, replica_count=2), ready("abc"))
+        cluster = Cluster(first("ab", groups=4, replica_count=2), ready("abc"))
         cluster.nodes["b"] = standing("b", is_present=False, is_silent=True)
         cluster.nodes["a"] = standing("a", is_draining=True, is_failing=True)
         cluster.step(replica_count=1)
