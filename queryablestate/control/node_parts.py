@@ -42,7 +42,7 @@ def job_assignment(job: Job, node_id: str, nodes: NodeTable) -> JobAssignment:
     key_groups = tuple(key_groups_of(assignment, node_id))
     primary = set(key_groups)
     joining = tuple(
-        JoiningGroup(key_group=key_group, since=copy.since)
+        JoiningGroup(key_group=key_group, since=copy.since, version=copy.version)
         for key_group, copies in enumerate(assignment.joining)
         for copy in copies
         if assignment.node_ids[copy.node_index] == node_id

@@ -125,6 +125,16 @@ class NodeTable:
             if not self.is_draining(node.node_id)
         }
 
+    @property
+    def why_none_is_free(self) -> str:
+        """Return why `free_stores` has none, if so, and what to do."""
+        if not self._present:
+            return "no state node is registered: start one with 'lodestar node'"
+        return (
+            "every state node that is registered is being drained: start another one, "
+            "or have one stay with 'lodestar drain --undo'"
+        )
+
     def present(self, node_id: str) -> PresentNode | None:
         """Return that node if it is present, or None."""
         return self._present.get(node_id)

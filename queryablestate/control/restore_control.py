@@ -258,8 +258,7 @@ class Restores:
                 "this proxy leads since a moment ago, and nodes are still coming"
             )
         if not control.nodes.free_stores():
-            detail = "no state node is registered: start one with 'lodestar node'"
-            raise _unavailable(request.job_id, detail)
+            raise _unavailable(request.job_id, control.nodes.why_none_is_free)
         self._check_room(request)
 
     def _check_room(self, request: RestoreJob) -> None:

@@ -123,7 +123,7 @@ class TicketOffice:
         )
         change = None
         if not job.states:
-            self._check_may_assign(request.job_id, now_ns)
+            self._check_may_assign(job, request.max_parallelism, now_ns)
             check_room_for_key_groups(control, request.job_id, request.max_parallelism)
             change = self._assignment(job, request.max_parallelism)
         binding = None
@@ -187,18 +187,39 @@ class TicketOffice:
             operations.append(Put(COUNTERS, encode_record(counters)))
         return operations
 
-    def _check_may_assign(self, job_id: str, now_ns: int) -> None:
-        """Return if nodes may be chosen for a job now (rule S2)."""
+    def _check_may_assign(self, job: Job, max_parallelism: int, now_ns: int) -> None:
+        """Return if nodes may be chosen for a job now, or it has some (rule S2)."""
+        job_id = job.record.job_id
         retry_after_seconds = self._control.session_timeout_ns / NS_PER_SECOND / 5
         if not self._control.is_settled(now_ns=now_ns):
             detail = "this proxy leads since a moment ago, and nodes are still coming"
             raise StateUnavailableError(job_id, None, (), retry_after_seconds, detail)
-        if not self._control.nodes.free_stores():
-            detail = "no state node is registered: start one with 'lodestar node'"
+        nodes = self._control.nodes
+        if not nodes.free_stores() and not self._is_kept(job, max_parallelism):
+            detail = nodes.why_none_is_free
             raise StateUnavailableError(job_id, None, (), retry_after_seconds, detail)
+
+    def _is_kept(self, job: Job, max_parallelism: int) -> bool:
+        """
+        Return whether a job without state stays where it is.
+
+        Where all nodes are being drained, none gives a job away: it goes on like those
+        that have state.
+        """
+        nodes, assignment = self._control.nodes, job.assignment
+        return (
+            assignment is not None
+            and len(assignment.owners) == max_parallelism
+            and not nodes.free_stores()
+            and all(
+                nodes.present(node_id) is not None for node_id in assignment.node_ids
+            )
+        )
 
     def _assignment(self, job: Job, max_parallelism: int) -> JobChange | None:
         """Return what assigns a job without state anew, or None if that stands."""
+        if self._is_kept(job, max_parallelism):
+            return None
         present = job.assignment
         # Copies that an operator has asked for are not taken away with the last state.
         copies = 1 if present is None else present.replica_count

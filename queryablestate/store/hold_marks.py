@@ -42,7 +42,12 @@ def sequence_needed(mark: HoldMark | None) -> int | None:
 def restart_copies(mark: HoldMark, sequence: int) -> HoldMark:
     """Return *mark* with all copies begun anew, after the entry *sequence*."""
     copies = tuple(
-        CopyMark(key_group=one.key_group, since=one.since, began=sequence)
+        CopyMark(
+            key_group=one.key_group,
+            since=one.since,
+            began=sequence,
+            version=one.version,
+        )
         for one in mark.copies
     )
     return HoldMark(job_id=mark.job_id, held=mark.held, copies=copies)

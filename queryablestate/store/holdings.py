@@ -201,8 +201,13 @@ def _next_mark(
         if is_in(named, one.key_group):
             continue
         copy = known.get(one.key_group)
-        if copy is None or copy.since != one.since:
-            copy = CopyMark(key_group=one.key_group, since=one.since, began=position)
+        if copy is None or (copy.since, copy.version) != (one.since, one.version):
+            copy = CopyMark(
+                key_group=one.key_group,
+                since=one.since,
+                began=position,
+                version=one.version,
+            )
         copies.append(copy)
     mark = HoldMark(job_id=job_id, held=named, copies=tuple(copies))
     if old is not None and copies_under_way(mark):

@@ -248,12 +248,14 @@ class CopyMark(Struct, frozen=True, array_like=True):
 
     Attributes:
         key_group: Which key group.
-        since: Names the copy; see `queryablestate.wire.records.JoiningCopy`.
+        since: Names the copy, with *version*; see
+            `queryablestate.wire.records.JoiningCopy`.
         began: The last entry that had been applied when keeping began.
         fetched: The entry up to which the rows that were put are, or None before the
             first.
         applied: The entry that the rows are at; rises as kept entries are applied.
         is_complete: Whether entries apply to it as to what is held.
+        version: Names the copy, with *since*; 0 where an earlier release began it.
     """
 
     key_group: int
@@ -262,6 +264,7 @@ class CopyMark(Struct, frozen=True, array_like=True):
     fetched: int | None = None
     applied: int = 0
     is_complete: bool = False
+    version: int = 0
 
     @property
     def sequence_min(self) -> int:

@@ -456,7 +456,7 @@ class StateStore:
             key_groups: In-sync copies: what was held, or is copied completely.  One
                 that is neither is lost from now on (rule W7).
             joining: Copies that are to be made.  One that was begun under the same
-                *since* goes on as it is, others have nothing.
+                *since* and *version* goes on as it is, others have nothing.
         """
         return self._holdings.hold(job_id, key_groups, joining)
 

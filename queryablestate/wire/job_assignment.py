@@ -32,6 +32,7 @@ class JoiningGroup(Struct, frozen=True, array_like=True):
 
     key_group: int
     since: int
+    version: int = 0
 
 
 class CopySource(WireStruct, frozen=True, kw_only=True):

@@ -283,13 +283,17 @@ class JoiningCopy(Struct, frozen=True, array_like=True):
     Attributes:
         node_index: Where, as an index into `AssignmentRecord.node_ids`.
         since: The entry after which the node is brought the rows of the key group by
-            writers; what was decided before must be copied.  It also names the
-            copy: one that was begun, given up and begun anew has another one, or the
-            same content.
+            writers; what was decided before must be copied.
+        version: The version of the assignment that began it; 0 in what earlier releases
+            wrote.  With *since* it names the copy: one that was given up and is begun
+            anew is another one, and nothing of the first counts.  Where no entry came
+            in between *since* is the same, but what was copied may have been lost at
+            its source.
     """
 
     node_index: int
     since: int
+    version: int = 0
 
 
 class AssignmentRecord(WireStruct, frozen=True, kw_only=True):

@@ -112,6 +112,7 @@ def check_assignment(assignment: AssignmentRecord) -> None:
     for owners, joining in zip(assignment.wanted, assignment.joining, strict=False):
         assert {copy.node_index for copy in joining} <= set(owners)
         assert all(copy.since <= assignment.sequence for copy in joining)
+        assert all(copy.version <= assignment.version for copy in joining)
 
 
 def primary_indexes(assignment: AssignmentRecord) -> tuple[int, ...]:

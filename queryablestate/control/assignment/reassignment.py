@@ -191,10 +191,11 @@ class _Draft:
         kept = [reliable[index] or self._is_expected(index) for index in indexes]
         makes = [kept[index] and not self.standings[index].is_anew for index in indexes]
         not_lost = [not self._has_lost(index) for index in indexes]
+        # Also those that have gone since: others may have copied of them before.
         losers = {
             index
             for index, standing in enumerate(self.standings)
-            if standing.is_present and self._has_lost(index)
+            if standing.store_id and self._has_lost(index)
         }
         if not all(reliable) or not all(makes):
             for key_group, owners in enumerate(self.owners):
@@ -404,7 +405,11 @@ class _Draft:
             is_able = self._is_reliable(index) and not self.standings[index].is_anew
             if counts[index] < joining_count_max and is_able:
                 counts[index] += 1
-                copy = JoiningCopy(node_index=index, since=self.sequence)
+                copy = JoiningCopy(
+                    node_index=index,
+                    since=self.sequence,
+                    version=self.before.version + 1,
+                )
                 self.joining[key_group] += (copy,)
 
     # -- the result ----------------------------------------------------------------
@@ -428,7 +433,7 @@ class _Draft:
         if any(self.joining):
             joining = tuple(
                 tuple(
-                    JoiningCopy(node_index=indexes[copy.node_index], since=copy.since)
+                    replace(copy, node_index=indexes[copy.node_index])
                     for copy in copies
                 )
                 for copies in self.joining

@@ -80,8 +80,11 @@ def _check_job(job: JobAssignment) -> None:
     if len(set(held)) != len(held):
         raise _malformed("a key group that is held in two ways")
     for group in job.joining:
-        if group.since < 0:
-            raise _malformed(f"a copy of key group {group.key_group} since a negative")
+        if group.since < 0 or not 0 <= group.version <= job.assignment_version:
+            raise _malformed(
+                f"a copy of key group {group.key_group} since {group.since}, begun by "
+                f"version {group.version}"
+            )
     offered = _check_sources(job.sources, count)
     if offered != set(joining):
         raise _malformed(

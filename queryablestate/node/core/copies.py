@@ -41,7 +41,11 @@ from queryablestate.node.core.effects import (
     NodeEffect,
     SendToProxy,
 )
-from queryablestate.wire.job_assignment import CopySource, JobAssignment
+from queryablestate.wire.job_assignment import (
+    CopySource,
+    JobAssignment,
+    JoiningGroup,
+)
 from queryablestate.wire.node_messages import KeyGroupsCopied
 
 
@@ -82,14 +86,14 @@ class _Fetch:
     Attributes:
         fetch_id: Names it.
         place: Where from.
-        since: The key groups, and which copies of them these are.
+        copies: Which copies these are, by key group.
         sequence_min: The entry that the source must have applied.
         sequence: All rows are here, as they were after this entry; None before.
     """
 
     fetch_id: int
     place: _Place
-    since: dict[int, int]
+    copies: dict[int, JoiningGroup]
     sequence_min: int
     sequence: int | None = None
 
@@ -256,14 +260,14 @@ class JobCopies:
         fetch = self._fetch
         if fetch is None or fetch.fetch_id != event.fetch_id:
             return 0  # what it was for is not wanted any more
-        complete = frozenset(fetch.since).intersection(event.key_groups)
+        complete = frozenset(fetch.copies).intersection(event.key_groups)
         completed_count = len(complete - self._copied)
         self._copied |= complete
         self._missing -= complete
         self._is_report_due = True
         if event.failure is not None:
             self._fetch_failed(fetch, event.failure, now_ns)
-        elif len(complete) < len(fetch.since):
+        elif len(complete) < len(fetch.copies):
             failure = "not all that was fetched could be completed"
             self._fetch_failed(fetch, failure, now_ns)
         else:
@@ -338,7 +342,7 @@ class JobCopies:
             FinishCopy(
                 job_id=self.assignment.job_id,
                 fetch_id=fetch.fetch_id,
-                key_groups=tuple(sorted(fetch.since)),
+                key_groups=tuple(sorted(fetch.copies)),
                 sequence=fetch.sequence,
             )
         ]
@@ -365,11 +369,11 @@ class JobCopies:
         self.deadline_ns = None  # the others have their turn after this
         # An earlier attempt may have got as far as the job itself, and failed then:
         # rows that are older than that would undo what they have been through.
-        since = {group.key_group: group.since for group in self.assignment.joining}
+        joining = {group.key_group: group for group in self.assignment.joining}
         self._fetch = fetch = _Fetch(
             fetch_id=next(self._fetch_ids),
             place=_place(source),
-            since={key_group: since[key_group] for key_group in key_groups},
+            copies={key_group: joining[key_group] for key_group in key_groups},
             sequence_min=max(self._sequence_min, position),
         )
         return FetchKeyGroups(
@@ -439,10 +443,13 @@ class JobCopies:
         fetch = self._fetch
         if fetch is None:
             return []
-        joining = {group.key_group: group.since for group in job.joining}
-        kept = {g: since for g, since in fetch.since.items() if joining.get(g) == since}
+        kept = {
+            group.key_group: group
+            for group in job.joining
+            if fetch.copies.get(group.key_group) == group
+        }
         if fetch.sequence is not None:  # it is here: from where, does not matter
-            self._fetch = evolve(fetch, since=kept) if kept else None
+            self._fetch = evolve(fetch, copies=kept) if kept else None
             return []
         offered = {
             key_group
@@ -450,7 +457,7 @@ class JobCopies:
             if _place(source) == fetch.place
             for key_group in source.key_groups
         }
-        if kept == fetch.since and offered.issuperset(kept):
+        if kept == fetch.copies and offered.issuperset(kept):
             return []
         return self._give_up()
 

@@ -145,7 +145,7 @@ class HoldKeyGroups:
 
     Rows of key groups that are named in neither are dropped, and passed over in entries
     that are applied later.  What is joining is kept from now on, and not shown; a copy
-    that was begun under another *since* is begun anew.
+    that was begun under another name (`JoiningCopy`) is begun anew.
 
     Attributes:
         job_id: The job.

@@ -205,7 +205,7 @@ class TestMove:
             key_groups=(),
             fences=part.fences,
             sequence=1,
-            joining=(JoiningGroup(2, 1), JoiningGroup(3, 1)),
+            joining=(JoiningGroup(2, 1, 2), JoiningGroup(3, 1, 2)),
             sources=(CopySource(node_id="a", address="tcp://a:1", key_groups=(2, 3)),),
         )
         # It begins where it joins, with nothing, and nothing of it is lost.
@@ -320,7 +320,7 @@ class TestMove:
         plane.ask(rescale(2))
         effects = plane.hear(LINK_B, copied("b", 2, 2))
         (part,) = parts(effects, LINK_B)
-        assert (part.key_groups, part.joining) == ((2,), (JoiningGroup(3, 0),))
+        assert (part.key_groups, part.joining) == ((2,), (JoiningGroup(3, 0, 3),))
 
     def test_a_source_with_another_address(self) -> None:
         """Who copies from a node that was restarted is told where it is now."""
@@ -358,7 +358,10 @@ class TestMove:
         effects = plane.hear(LINK_B, node_register("b", positions={APP: 0}))
         registered = sent(effects, LINK_B)[0]
         assert isinstance(registered, NodeRegistered)
-        assert registered.jobs[0].joining == (JoiningGroup(2, 0), JoiningGroup(3, 0))
+        assert registered.jobs[0].joining == (
+            JoiningGroup(2, 0, 2),
+            JoiningGroup(3, 0, 2),
+        )
         plane.hear(LINK_B, copied("b", 2, 2, 3))
         assert owners(plane) == ["a", "a", "b", "b"]
 

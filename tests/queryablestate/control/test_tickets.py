@@ -20,7 +20,12 @@ from queryablestate.control.effects import (
     SendToNode,
     WriteStore,
 )
-from queryablestate.control.events import StoreWritten, TimePassed, WriterAsked
+from queryablestate.control.events import (
+    LinksClosed,
+    StoreWritten,
+    TimePassed,
+    WriterAsked,
+)
 from queryablestate.control.job.leader_paths import (
     COUNTERS,
     assignment_path,
@@ -54,6 +59,7 @@ from queryablestate.wire.node_messages import (
     NodeRegistered,
     ResetJob,
 )
+from queryablestate.wire.operation_messages import DrainNode
 from queryablestate.wire.schema_digest import DeclarationWantedError, schema_digest
 from tests.queryablestate.control_plane import (
     APP,
@@ -62,6 +68,7 @@ from tests.queryablestate.control_plane import (
     LINK_A,
     LINK_B,
     LIST,
+    SESSION,
     TIMEOUT_NS,
     VALUE,
     WALL_US,
@@ -316,6 +323,29 @@ class TestTicket:
         assert isinstance(error, StateUnavailableError)
         assert "lodestar node" in str(error)
         assert error.retry_after_seconds == 2.0
+
+    @pytest.mark.proves("O6", "S2")
+    def test_a_job_without_state_goes_on_while_all_nodes_are_drained(self) -> None:
+        """S2: no batch fails because of a move; another job is told what to do."""
+        plane = Plane()
+        plane.start_nodes()
+        plane.draw()
+        for node_id in ("a", "b"):
+            plane.ask(DrainNode(request_id=1, session=SESSION, node_id=node_id))
+        present = plane.core._control.jobs[APP].assignment
+        assert present is not None
+        drawn = told(TicketDrawn, plane.ask(draw()))
+        assert drawn.assignment_version == present.version
+        assert drawn.owners == OWNERS
+        error = refusal(plane.ask(draw(job_id="another")))
+        assert isinstance(error, StateUnavailableError)
+        assert "being drained" in str(error)
+        error = refusal(plane.ask(draw(max_parallelism=8)))
+        assert isinstance(error, StateUnavailableError)
+        plane.settle(LinksClosed(links=(LINK_B,)))
+        plane.now_ns += 2 * TIMEOUT_NS
+        plane.hear(LINK_A, heartbeat("a", 1))
+        assert isinstance(refusal(plane.ask(draw())), StateUnavailableError)
 
     @pytest.mark.proves("S2")
     def test_a_new_leader_waits_for_the_nodes_it_knows(self) -> None:

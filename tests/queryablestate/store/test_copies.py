@@ -15,6 +15,7 @@ from queryablestate.store import copies
 from queryablestate.store.store import StateStore
 from queryablestate.wire.codec import decode_rows
 from queryablestate.wire.copy_messages import CopiedRows
+from queryablestate.wire.job_assignment import JoiningGroup
 from queryablestate.wire.records import BatchState, SnapshotMarked, StateDropped
 from tests.queryablestate.store_batches import (
     JOB,
@@ -378,6 +379,22 @@ class TestLost:
         assert lost(target) == ((1, 1),)
         hold(target, [0], joining({2: 1}))
         assert lost(target) == ()
+
+    @pytest.mark.proves("S1")
+    def test_a_copy_that_is_begun_anew_is_another_one(
+        self, source: StateStore, target: StateStore
+    ) -> None:
+        """S1: though nothing was decided since, its source was a lost one (W7)."""
+        begun = joining({1: 1})
+        anew = [JoiningGroup(key_group=1, since=1, version=6)]
+        write_all(source, b"1", target)
+        hold(target, [], begun)
+        assert copied(source, target, [1]) == (1,)
+        assert hold(target, [], begun).copied == (1,)
+        held = hold(target, [], anew)
+        assert (held.copied, held.missing) == ((), (1,))
+        assert copied(source, target, [1]) == (1,)
+        assert hold(target, [], anew).copied == (1,)
 
     def test_a_kept_batch_that_replaces_completes_it(
         self, source: StateStore, target: StateStore

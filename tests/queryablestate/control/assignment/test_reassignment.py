@@ -165,7 +165,7 @@ class TestRescale:
             store_ids=("disk-of-a", "disk-of-b"),
             since_sequences=(0, 7),
             owners=((0,), (0,), (0,), (0,)),
-            joining=((), (), (JoiningCopy(1, 7),), (JoiningCopy(1, 7),)),
+            joining=((), (), (JoiningCopy(1, 7, 2),), (JoiningCopy(1, 7, 2),)),
             wanted=((0,), (0,), (1,), (1,)),
             node_count=2,
             planned_count=2,
@@ -175,7 +175,7 @@ class TestRescale:
         step = next_assignment(step, nodes, sequence=8, joining_count_max=16)
         assert step is not None
         assert step.owners == ((0,), (0,), (1,), (0,))
-        assert step.joining == ((), (), (), (JoiningCopy(1, 7),))
+        assert step.joining == ((), (), (), (JoiningCopy(1, 7, 2),))
         nodes["b"] = standing("b", copied={2, 3})
         step = next_assignment(step, nodes, sequence=9, joining_count_max=16)
         assert step is not None
@@ -317,7 +317,10 @@ class TestReplicas:
         )
         changed = next_assignment(record, ready("abc"), sequence=1, joining_count_max=1)
         assert changed is not None
-        assert changed.joining == ((), (JoiningCopy(changed.node_ids.index("c"), 1),))
+        assert changed.joining == (
+            (),
+            (JoiningCopy(changed.node_ids.index("c"), 1, 2),),
+        )
 
     @pytest.mark.proves("S4")
     def test_fewer_copies(self) -> None:
@@ -559,13 +562,29 @@ class TestOnlyCopies:
         cluster.check_done()
 
     @pytest.mark.proves("S1")
-    def test_who_may_have_copied_what_was_lost_copies_anew(self) -> None:
-        """S1: copies that were under way are given up, and begun in another write."""
+    @pytest.mark.parametrize(
+        "facts",
+        [
+            {"is_lost": True},
+            {"store_id": "another"},
+            {"store_id": "another", "is_present": False, "is_silent": True},
+        ],
+        ids=lambda facts: "-".join(sorted(facts)),
+    )
+    def test_who_may_have_copied_what_was_lost_copies_anew(
+        self, facts: dict[str, object]
+    ) -> None:
+        """
+        S1: copies that were under way are given up, and begun in another write.
+
+        Also where the node that has lost its rows has gone since.  Who does not hear of
+        the first write is told by the second that its copy is another one.
+        """
         cluster = Cluster(first("ab", replica_count=2), ready("abc"))
         cluster.step(node_count=3)
         begun = cluster.record
         assert begun.joining
-        nodes = {**cluster.nodes, "a": standing("a", is_lost=True)}
+        nodes = {**cluster.nodes, "a": standing("a", **facts)}
         nodes["c"] = standing("c", copied=range(4))
         changed = next_assignment(begun, nodes, sequence=2, joining_count_max=16)
         assert changed is not None
@@ -574,7 +593,9 @@ class TestOnlyCopies:
         nodes = ready("abc")
         changed = next_assignment(changed, nodes, sequence=2, joining_count_max=16)
         assert changed is not None
-        assert any(changed.joining)
+        assert {copy.version for copies in changed.joining for copy in copies} == {
+            changed.version
+        }
 
     def test_a_copy_waits_for_its_source(self) -> None:
         """Copies without a source are not begun, and keep none from others."""

@@ -480,6 +480,11 @@ class TestMoving:
             NO_PART,
             assignment(version=3, key_groups=(0, 1)),
             assignment(version=3, joining=joining({1: 8}), sources=(source("a", 1),)),
+            assignment(
+                version=3,
+                joining=(JoiningGroup(key_group=1, since=7, version=3),),
+                sources=(source("a", 1),),
+            ),
             assignment(version=3, joining=joining({1: 7}), sources=(source("b", 1),)),
             assignment(
                 version=3,
@@ -487,7 +492,7 @@ class TestMoving:
                 sources=(CopySource(node_id="a", address=None, key_groups=(1,)),),
             ),
         ],
-        ids=["no part", "in sync", "another copy", "another source", "away"],
+        ids=["no part", "in sync", "another copy", "anew", "another source", "away"],
     )
     def test_what_is_not_wanted_is_cancelled(
         self, copies: Copies, job: JobAssignment
