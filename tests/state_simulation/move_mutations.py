@@ -112,7 +112,6 @@ MOVE_MUTATIONS: Final = (
         module="queryablestate.control.assignment.reassignment",
         before="if standing.store_id and self._has_lost(index)",
         after="if standing.is_present and self._has_lost(index)",
-        is_rare=True,
         seed=2_460_112,
     ),
     Mutation(
@@ -121,7 +120,6 @@ MOVE_MUTATIONS: Final = (
         module="queryablestate.store.holdings",
         before="(copy.since, copy.version) != (one.since, one.version)",
         after="copy.since != one.since",
-        is_rare=True,
         seed=2_460_112,
     ),
     Mutation(
