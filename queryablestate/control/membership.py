@@ -361,6 +361,9 @@ class Membership:
             job_id = job.record.job_id
             if earlier is not None:
                 node.recall(earlier, job_id, is_told=bool(missed))
+            elif node.lost.get(job_id):
+                # A leader before may have told it so, and have written nothing yet.
+                node.lost_jobs.add(job_id)
             if job_id not in node.sequences:
                 # It is to begin anew.  What it says of copies until it has heard that
                 # is of those from before: it begins them anew in another version.

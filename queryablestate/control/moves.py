@@ -250,6 +250,8 @@ class Moves:
                 node.looked_at(job_id)
                 self._control.routes.locate(job)
                 self._control.touch(job_id)
+        nodes = self._control.nodes
+        nodes.looked_at_gone(nodes.gone_losers(job_id), job_id)
         self._take_time(job, is_new=False)
         return []
 
@@ -276,6 +278,7 @@ class Moves:
         job_id, nodes = job.record.job_id, self._control.nodes
         assert job.assignment is not None
         standings = {}
+        gone_losers = nodes.gone_losers(job_id)
         for node_id in nodes.known_ids:
             node = nodes.present(node_id)
             is_draining = nodes.is_draining(node_id)
@@ -286,6 +289,7 @@ class Moves:
                     is_expected=nodes.expected.have(node_id, job_id),
                     is_silent=True,
                     is_draining=is_draining,
+                    is_lost=node_id in gone_losers,
                 )
                 continue
             report = node.copies.get(job_id)
@@ -325,14 +329,22 @@ class Moves:
             for node in self._control.nodes
             if job_id in node.lost_jobs or job_id in node.begun_jobs
         ]
-        adopt = partial(self._adopt, job, change, seen, then)
+        nodes = self._control.nodes
+        gone = nodes.gone_losers(job_id)
+
+        def heeded() -> None:
+            for node in seen:
+                node.looked_at(job_id)
+            nodes.looked_at_gone(gone, job_id)
+
+        adopt = partial(self._adopt, job, change, heeded, then)
         return Write(operations=job.operations(change), adopt=adopt)
 
     def _adopt(
         self,
         job: Job,
         change: JobChange,
-        seen: Sequence[PresentNode],
+        heeded: Callable[[], None],
         then: Callable[[int], Sequence[Outcome]] | None,
         now_ns: int,
     ) -> list[Outcome]:
@@ -341,8 +353,7 @@ class Moves:
         assert former is not None
         job.adopt(change)
         self._queued.discard(job_id)
-        for node in seen:
-            node.looked_at(job_id)
+        heeded()
         control.routes.locate(job)
         self._now_ns = now_ns
         control.direct.reassigned(job_id, former, now_ns=now_ns)

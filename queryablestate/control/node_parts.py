@@ -88,19 +88,23 @@ def _sources(
     """Return where each of these key groups can be had, by name."""
     assignment, job_id = job.assignment, job.record.job_id
     assert assignment is not None
-    # Who has lost its rows is the last to be asked for them.
-    sound_ids = {
-        node.node_id
-        for node in nodes
-        if job_id not in node.lost_jobs
-        and (node.node_id, node.store_id)
-        in zip(assignment.node_ids, assignment.store_ids, strict=True)
+    lost_ids = {
+        node_id
+        for node_id, store_id in zip(
+            assignment.node_ids, assignment.store_ids, strict=True
+        )
+        if (node := nodes.present(node_id)) is not None
+        and (job_id in node.lost_jobs or node.store_id != store_id)
     }
+    away_ids = set(assignment.node_ids).difference(nodes.present_ids)
+    sound_ids = set(assignment.node_ids) - lost_ids - away_ids
     by_source: dict[str, list[int]] = {}
     for key_group in key_groups:
-        index = source_of(assignment, key_group, sound_ids)
-        if assignment.node_ids[index] not in sound_ids:
-            index = source_of(assignment, key_group, nodes.present_ids)
+        # Who has lost its rows is not asked for them while another one may have them.
+        for node_ids in (sound_ids, away_ids, lost_ids):
+            index = source_of(assignment, key_group, node_ids)
+            if assignment.node_ids[index] in node_ids:
+                break
         by_source.setdefault(assignment.node_ids[index], []).append(key_group)
     sources = []
     for node_id in sorted(by_source):

@@ -45,6 +45,8 @@ class NodeTable:
         self.kept = KeptJobs(self._records.values(), control_id)
         self.expected = ExpectedNodes()
         self._registration_ids: dict[str, str] = {}
+        # Jobs whose rows nodes had lost that are away now: others may have copied them.
+        self._lost_by_gone: dict[str, frozenset[str]] = {}
         self._present: dict[str, PresentNode] = {}
         # By name, which most of what happens asks for; None once others are there.
         self._known_ids: tuple[str, ...] | None = None
@@ -165,6 +167,7 @@ class NodeTable:
         self.expected.give_up(node_id)
         self.kept.forget(node_id)
         self._registration_ids.pop(node_id, None)
+        self._lost_by_gone.pop(node_id, None)
         self._known_first.discard(node_id)
         self._awaited.discard(node_id)
 
@@ -198,6 +201,7 @@ class NodeTable:
             },
         )
         self._registration_ids[node.node_id] = node.registration_id
+        self._lost_by_gone.pop(node.node_id, None)
         self._present[node.node_id] = node
         self._by_name = None
         self._by_link[link] = node
@@ -210,6 +214,19 @@ class NodeTable:
         del self._present[node.node_id]
         self._by_name = None
         del self._by_link[node.link]
+        if node.lost_jobs:
+            self._lost_by_gone[node.node_id] = frozenset(node.lost_jobs)
+
+    def gone_losers(self, job_id: str) -> Collection[str]:
+        """Return who had lost its rows of a job before it went away, in no order."""
+        return [name for name, jobs in self._lost_by_gone.items() if job_id in jobs]
+
+    def looked_at_gone(self, node_ids: Iterable[str], job_id: str) -> None:
+        """Forget that these had lost their rows: the assignment heeds it by now."""
+        for node_id in node_ids:
+            jobs = self._lost_by_gone.pop(node_id, frozenset()) - {job_id}
+            if jobs:
+                self._lost_by_gone[node_id] = jobs
 
     def expect(
         self, node: PresentNode, *, now_ns: int, grace_ns: int, until_ns_max: int

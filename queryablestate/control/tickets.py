@@ -212,7 +212,7 @@ class TicketOffice:
             and len(assignment.owners) == max_parallelism
             and not nodes.free_stores()
             and all(
-                nodes.present(node_id) is not None for node_id in assignment.node_ids
+                nodes.last_known(node_id) is not None for node_id in assignment.node_ids
             )
         )
 

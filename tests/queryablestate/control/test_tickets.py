@@ -65,6 +65,7 @@ from tests.queryablestate.control_plane import (
     APP,
     DRIVER,
     EPOCH,
+    GRACE_NS,
     LINK_A,
     LINK_B,
     LIST,
@@ -343,8 +344,10 @@ class TestTicket:
         error = refusal(plane.ask(draw(max_parallelism=8)))
         assert isinstance(error, StateUnavailableError)
         plane.settle(LinksClosed(links=(LINK_B,)))
-        plane.now_ns += 2 * TIMEOUT_NS
         plane.hear(LINK_A, heartbeat("a", 1))
+        assert told(TicketDrawn, plane.ask(draw())).owners == OWNERS
+        plane.now_ns += GRACE_NS
+        plane.settle(TimePassed())
         assert isinstance(refusal(plane.ask(draw())), StateUnavailableError)
 
     @pytest.mark.proves("S2")
