@@ -101,10 +101,9 @@ def _sources(
     by_source: dict[str, list[int]] = {}
     for key_group in key_groups:
         # Who has lost its rows is not asked for them while another one may have them.
-        for node_ids in (sound_ids, away_ids, lost_ids):
-            index = source_of(assignment, key_group, node_ids)
-            if assignment.node_ids[index] in node_ids:
-                break
+        index = source_of(assignment, key_group, sound_ids)
+        if assignment.node_ids[index] in lost_ids:
+            index = source_of(assignment, key_group, away_ids)
         by_source.setdefault(assignment.node_ids[index], []).append(key_group)
     sources = []
     for node_id in sorted(by_source):

@@ -107,22 +107,6 @@ MOVE_MUTATIONS: Final = (
         seed=47,
     ),
     Mutation(
-        name="gone-loser-forgotten",
-        rule="S1: what was copied off a node that has lost its rows counts for nothing",
-        module="queryablestate.control.assignment.reassignment",
-        before="if standing.store_id and self._has_lost(index)",
-        after="if standing.is_present and self._has_lost(index)",
-        seed=2_460_112,
-    ),
-    Mutation(
-        name="copy-begun-anew-goes-on",
-        rule="S1: a copy that is begun anew is another one",
-        module="queryablestate.store.holdings",
-        before="(copy.since, copy.version) != (one.since, one.version)",
-        after="copy.since != one.since",
-        seed=2_460_112,
-    ),
-    Mutation(
         name="missed-by-who-is-expected",
         rule="S1: what a node missed is not acknowledged while its copies are in sync",
         module="queryablestate.control.node_table",
