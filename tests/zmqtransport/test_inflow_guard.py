@@ -116,7 +116,8 @@ class TestFindConnections:
             inflow = Inflow(
                 bytes_per_connection_max=1, bytes_max=1, frame_overhead_bytes=1
             )
-            inflow.opened(ConnectionId(accepted.fileno()), now_ns=0)
+            opened_ns = SystemClock().now_ns()  # each second later, more may wait
+            inflow.opened(ConnectionId(accepted.fileno()), now_ns=opened_ns)
             for _ in range(64):
                 client.sendall(bytes(2**16))
                 accepted.recv(2**16, socket.MSG_WAITALL)
