@@ -35,6 +35,15 @@ def resident_bytes() -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
+def opened_connection(resources: ExitStack) -> tuple[int, socket.socket, socket.socket]:
+    """Return a port, and both ends of a connection to it."""
+    listener = resources.enter_context(socket.create_server(("127.0.0.1", 0)))
+    port = listener.getsockname()[1]
+    client = resources.enter_context(socket.create_connection(("127.0.0.1", port)))
+    accepted, _ = listener.accept()
+    return port, client, resources.enter_context(accepted)
+
+
 @pytest.mark.proves("N3")
 class TestFindConnections:
     def test_looking_leaves_no_descriptor_open(self) -> None:
@@ -107,12 +116,7 @@ class TestFindConnections:
     ) -> None:
         """N3: it looks at what nothing has happened to once other limits hold."""
         with ExitStack() as resources:
-            listener = resources.enter_context(socket.create_server(("127.0.0.1", 0)))
-            port = listener.getsockname()[1]
-            client = socket.create_connection(("127.0.0.1", port))
-            resources.enter_context(client)
-            accepted, _ = listener.accept()
-            resources.enter_context(accepted)
+            port, client, accepted = opened_connection(resources)
             inflow = Inflow(
                 bytes_per_connection_max=1, bytes_max=1, frame_overhead_bytes=1
             )
@@ -148,12 +152,7 @@ class TestFindConnections:
     def test_without_a_free_descriptor_it_watches_on(self) -> None:
         """N3: a flood of connections takes descriptors first, and then memory."""
         with ExitStack() as resources:
-            listener = resources.enter_context(socket.create_server(("127.0.0.1", 0)))
-            port = listener.getsockname()[1]
-            client = socket.create_connection(("127.0.0.1", port))
-            resources.enter_context(client)
-            accepted, _ = listener.accept()
-            resources.enter_context(accepted)
+            port, client, accepted = opened_connection(resources)
             inflow = Inflow(
                 bytes_per_connection_max=1, bytes_max=1, frame_overhead_bytes=1
             )
