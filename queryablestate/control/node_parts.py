@@ -86,6 +86,8 @@ def _sources(
     job: Job, key_groups: Sequence[int], nodes: NodeTable
 ) -> tuple[CopySource, ...]:
     """Return where each of these key groups can be had, by name."""
+    if not key_groups:
+        return ()  # as of most nodes, and all of them are looked through below
     assignment, job_id = job.assignment, job.record.job_id
     assert assignment is not None
     lost_ids = {
