@@ -30,16 +30,19 @@ __all__ = ["tell_address", "tell_assignment", "tell_fence"]
 
 
 def tell_assignment(
-    control: ControlState, job: Job, former: AssignmentRecord | None
+    control: ControlState, job: Job, former: AssignmentRecord | None, *, now_ns: int
 ) -> list[ControlEffect]:
     """
     Tell the present nodes of a job what they answer for, and where it begins.
 
     Those of *former* too, which may have no part any more.  Who has had a part, and has
-    it from the same entry on, has been sent everything that it lacks.
+    it from the same entry on, has been sent everything that it lacks.  Until they know,
+    clients may ask them by *former* (rule D5).
     """
     job_id = job.record.job_id
     control.touch(job_id)
+    if former is not None:
+        control.direct.reassigned(job_id, former, now_ns=now_ns)
     begun = {} if former is None else _beginnings(former)
     begins = {} if job.assignment is None else _beginnings(job.assignment)
     effects: list[ControlEffect] = []

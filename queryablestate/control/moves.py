@@ -356,11 +356,12 @@ class Moves:
         heeded()
         control.routes.locate(job)
         self._now_ns = now_ns
-        control.direct.reassigned(job_id, former, now_ns=now_ns)
         assert job.assignment is not None
         self._take_time(job, is_new=_plan(former) != _plan(job.assignment))
-        outcomes: list[Outcome] = [*tell_assignment(control, job, former)]
-        outcomes.append(AssignmentChanged(job=job))
+        outcomes: list[Outcome] = [
+            *tell_assignment(control, job, former, now_ns=now_ns),
+            AssignmentChanged(job=job),
+        ]
         return outcomes if then is None else [*outcomes, *then(now_ns)]
 
     def _take_time(self, job: Job, *, is_new: bool) -> None:

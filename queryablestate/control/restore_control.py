@@ -400,7 +400,6 @@ class Restores:
         counters: CountersRecord,
         unused: Removal | None,
     ) -> list[Outcome]:
-        del now_ns
         control, request = self._control, restore.request
         control.counters = counters
         effects: list[Outcome] = [] if unused is None else removed(control, unused)
@@ -409,7 +408,7 @@ class Restores:
         job.adopt(change)
         control.routes.locate(job)
         self._end(restore)
-        effects += tell_assignment(control, job, former)
+        effects += tell_assignment(control, job, former, now_ns=now_ns)
         assert job.assignment is not None
         for waiter in restore.waiters:
             answer = _answer(waiter.request_id, job.assignment, job.record.sequence)

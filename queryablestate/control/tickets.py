@@ -266,7 +266,7 @@ class TicketOffice:
             job.adopt(change)
             control.routes.locate(job)
             if change.assignment is not None:
-                effects += tell_assignment(control, job, former)
+                effects += tell_assignment(control, job, former, now_ns=now_ns)
         assignment = job.assignment
         assert assignment is not None
         control.open_batches.drawn(

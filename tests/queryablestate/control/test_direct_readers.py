@@ -20,6 +20,7 @@ from queryablestate.wire.node_messages import (
     NodeRegistered,
 )
 from queryablestate.wire.records import CountersRecord
+from tests.queryablestate.control.test_moves import assignment
 from tests.queryablestate.control_plane import (
     APP,
     CONTROL_ID,
@@ -350,6 +351,20 @@ class TestDropping:
         assert awaited(plane) == ["a", "b"]
         plane.now_ns += LEASE_NS
         assert awaited(plane) == []
+
+    def test_former_owners_of_a_job_that_is_dealt_anew_are(self, plane: Plane) -> None:
+        """D5: without its last state a job goes to the nodes that are there."""
+        access(plane)
+        plane.hear(LINK_A, NodeHeartbeat(registration_id="process-a", number=1))
+        assert not dropped(plane.ask(drop()))
+        plane.settle(LinksClosed(links=(LINK_A,)))
+        plane.draw()
+        assert assignment(plane).node_ids == ("b",)
+        assert not dropped(plane.hear(LINK_B, applied("b", 2)))
+        plane.now_ns += LEASE_NS - 1
+        assert not dropped(plane.settle(TimePassed()))
+        plane.now_ns += 1
+        assert dropped(plane.settle(TimePassed()))
 
 
 def committed(effects: Sequence[object]) -> list[object]:
