@@ -157,6 +157,8 @@ def _assignment(
         node_ids=tuple(former.node_ids[index] for index in used),
         store_ids=tuple(former.store_ids[index] for index in used),
         since_sequences=tuple(former.since_sequences[index] for index in used),
+        copied_versions=former.copied_versions
+        and tuple(former.copied_versions[index] for index in used),
         owners=tuple(
             tuple(place[index] for index in owners) for owners in former.owners
         ),

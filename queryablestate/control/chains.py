@@ -7,9 +7,16 @@ the rest at once, before anything else that the proxy has to say to it.
 
 A node can be behind in three ways.  It *missed* entries: it is sent them.  It has *no
 part* in what came before it joined: it begins there.  Or its rows are *lost* (another
-data directory, one that is older than the copies that were made in it, or entries that
-it needs are not kept any more): it begins at the head, and answers for no state that
-has rows until a batch replaces them (rule W7).
+data directory, an older state of the one that it had, or entries that it needs are not
+kept any more): it begins at the head, and answers for no state that has rows until a
+batch replaces them (rule W7).
+
+**What tells an older state** of a data directory, where all entries since are there.  A
+copy that is in sync was made of what another node had, and of what was decided before
+it was, that one alone was brought the rows.  So a directory that was not told yet to
+make that copy (`AssignmentRecord.copied_versions`), or has not completed it, is older:
+where nothing has gone back, both are on disk before a copy is in sync.  Its store keeps
+it older until it has begun anew: to hold what is assigned makes it no newer.
 
 A node that has no in-sync copy of any key group (rule S1) has nothing to lose: it
 begins wherever it can, and makes its copies anew from there.
@@ -19,9 +26,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from msgspec import UNSET
-
-from queryablestate.control.assignment.assignment import held_by
+from queryablestate.control.assignment.assignment import copied_version, held_by
 from queryablestate.control.effects import SendToNode
 from queryablestate.control.job.job import ENTRY_KEPT_COUNT
 from queryablestate.control.job.leader_paths import encode_record
@@ -37,6 +42,7 @@ if TYPE_CHECKING:
     from queryablestate.control.job.job_changes import JobChange
     from queryablestate.control.present_node import PresentNode
     from queryablestate.control.state import ControlState
+    from queryablestate.wire.job_plan import JobHolding
     from queryablestate.wire.records import Entry
 
 
@@ -45,6 +51,7 @@ __all__ = [
     "declare_lost",
     "extend_chain",
     "lagging_nodes",
+    "lost_groups",
     "prunable_entries",
 ]
 
@@ -84,12 +91,13 @@ def catch_up(control: ControlState, job: Job, node: PresentNode) -> list[Control
         position = 0  # an empty directory is all there ever was
     if position is None or position < joined:
         entries = job.entries_after(joined)
-        if not is_as_assigned or entries is None or _may_have_copied(job, node.node_id):
+        if not is_as_assigned or entries is None or _is_older(job, node, None):
             return declare_lost(control, job, node)
         effects = [_reset(control, job, node, sequence=joined, lost=())]
     else:
         entries = job.entries_after(position)
-        if entries is None or (not is_as_assigned and _is_older(job, node)):
+        holding = node.holdings.get(record.job_id)
+        if entries is None or _is_older(job, node, holding):
             return declare_lost(control, job, node)
         node.sequences[record.job_id] = position
         effects = []
@@ -112,7 +120,25 @@ def declare_lost(
     is_holder = node.node_id in job.holder_ids()
     lost = job.state_numbers_with_rows() if is_holder else ()
     node.lost_jobs.add(job.record.job_id)
+    node.lost_groups.pop(job.record.job_id, None)
     return [_reset(control, job, node, sequence=job.record.sequence, lost=lost)]
+
+
+def lost_groups(job: Job, node: PresentNode) -> Sequence[int]:
+    """Return the key groups of which a node that comes says that rows are lost."""
+    job_id, count = job.record.job_id, job.record.max_parallelism
+    holding = node.holdings.get(job_id)
+    if holding is not None:
+        runs = holding.lost
+    elif node.lost.get(job_id):
+        runs = ((0, count - 1),)
+    else:
+        return []
+    return [
+        key_group
+        for first, last in runs
+        for key_group in range(first, min(last + 1, count))
+    ]
 
 
 def lagging_nodes(control: ControlState, job: Job, sequence: int) -> Sequence[str]:
@@ -144,41 +170,17 @@ def prunable_entries(control: ControlState, job: Job) -> Sequence[int]:
     return range(record.sequence_first, end)
 
 
-def _is_older(job: Job, node: PresentNode) -> bool:
-    """
-    Return whether another data directory may lack what the node's copies were made of.
-
-    It may be one that the node had before, at the entry at which it began to copy; what
-    was decided while it had no copy was brought to others.  One that has been told what
-    it has lost is not.
-    """
-    job_id = job.record.job_id
-    if node.lost.get(job_id):
-        return False
-    return _may_have_copied(job, node.node_id, node.versions.get(job_id) or 1)
-
-
-def _may_have_copied(job: Job, node_id: str, since: int | None = None) -> bool:
-    """
-    Return whether a node may have copied what it has in-sync copies of.
-
-    It has not where it has had them since the version *since*; by default, since the
-    job had no rows.  Versions in between that are not known any more may be some in
-    which it had not.
-    """
+def _is_older(job: Job, node: PresentNode, holding: JobHolding | None) -> bool:
+    """Return whether a node has in-sync copies that were made since *holding*."""
     assignment = job.assignment
     assert assignment is not None
-    held = set(held_by(assignment, node_id))
-    if not held:
-        return False
-    if since is None:
-        rowless = assignment.rowless_version
-        since = 1 if rowless is UNSET else rowless
-    for version in range(since, assignment.version):
-        known = job.assignments.get(version)
-        if known is None or not held.issubset(held_by(known, node_id)):
-            return True
-    return False
+    version = copied_version(assignment, node.node_id)
+    if not version:
+        return False  # nothing was copied: there were no rows when it was assigned
+    if holding is None or version > holding.version:
+        return True
+    held = held_by(assignment, node.node_id)
+    return not set(held).isdisjoint(holding.unfinished)
 
 
 def _reset(
@@ -192,6 +194,7 @@ def _reset(
     # Until the node says how far it is, it is nowhere.
     node.sequences.pop(job.record.job_id, None)
     node.copies.pop(job.record.job_id, None)
+    node.resets[job.record.job_id] = sequence
     message = ResetJob(
         leader_epoch=control.leader_epoch,
         job_id=job.record.job_id,

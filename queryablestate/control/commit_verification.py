@@ -14,7 +14,7 @@ asked yet.  What a node has said holds for the data directory that it had.
 from __future__ import annotations
 
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Final, TypeAlias, final
 
 from attrs import Factory, define
 
@@ -97,6 +97,10 @@ class _Collecting:
         )
 
 
+_Process: TypeAlias = tuple[str | None, str | None]
+"""The data directory of a node, and its process."""
+
+
 @final
 @define(kw_only=True)
 class Verification:
@@ -125,7 +129,7 @@ class Verification:
     _lacking: set[str] = Factory(set)
     _collected: dict[str, list[CollectedRows]] = Factory(dict)
     _collecting: dict[str, _Collecting] = Factory(dict)
-    _store_ids: dict[str, str] = Factory(dict)
+    _processes: dict[str, _Process] = Factory(dict)
 
     @property
     def is_complete(self) -> bool:
@@ -202,12 +206,12 @@ class Verification:
                 f"batch {self.batch_id} is not decided, since node {node.node_id} "
                 f"could not apply it: {message.failure}; then run the batch again"
             )
+        self._hear(node)
         self.unverified.remove(node.node_id)
         if message.missing:
             self._lack(node.node_id)
         else:
             self._verified.add(node.node_id)
-            self._store_ids[node.node_id] = node.store_id
         return self._rows is None or self.is_complete
 
     def collected(self, node: PresentNode, message: StagesCollected) -> bool:
@@ -234,11 +238,8 @@ class Verification:
                 self._lack(node_id)
             return True
         del self._collecting[node.node_id]
+        self._hear(node)
         earlier = self._collected.get(node.node_id, [])
-        if self._store_ids.get(node.node_id, node.store_id) != node.store_id:
-            self._lack(node.node_id)
-            earlier = []
-        self._store_ids[node.node_id] = node.store_id
         stage_ids = [stage.stage_id for stage in command.stages]
         rows = CollectedRows(
             assignment_version=command.assignment_version,
@@ -253,28 +254,42 @@ class Verification:
         """
         Return whether what was said holds for *job* as it is now; if not, `proceed`.
 
-        It does not if the assignment is another one, or a node that will count has
-        another data directory.
+        It does not if the assignment is another one, or a node that will count is
+        another process: its data directory may be another one, or an older state of it.
         """
-        nodes = self.control.nodes
         replaced = [
             node_id
-            for node_id, store_id in self._store_ids.items()
-            if nodes.store_id_of(node_id) != store_id
+            for node_id, process in self._processes.items()
+            if self._process_of(node_id) != process
         ]
         for node_id in replaced:
-            self._lack(node_id)
+            self._forget(node_id)
         return self._rows is not None and self._assignment is job.assignment
 
     # -- parts ---------------------------------------------------------------------
 
+    def _hear(self, node: PresentNode) -> None:
+        """Have nothing count that an earlier process of a node has said."""
+        process = self._process_of(node.node_id)
+        if self._processes.get(node.node_id, process) != process:
+            self._forget(node.node_id)
+        self._processes[node.node_id] = process
+
+    def _process_of(self, node_id: str) -> _Process:
+        nodes = self.control.nodes
+        return nodes.store_id_of(node_id), nodes.registration_id_of(node_id)
+
+    def _forget(self, node_id: str) -> None:
+        """Have nothing count that a node has said."""
+        self._verified.discard(node_id)
+        self._collected.pop(node_id, None)
+        self._processes.pop(node_id, None)
+        self._rows = None
+
     def _lack(self, node_id: str) -> None:
         """Take note that a node has nothing of the batch."""
         self._lacking.add(node_id)
-        self._verified.discard(node_id)
-        self._collected.pop(node_id, None)
-        self._store_ids.pop(node_id, None)
-        self._rows = None
+        self._forget(node_id)
 
     def _compare(self, job: Job) -> None:
         """Work out what is to be asked under the present assignment."""

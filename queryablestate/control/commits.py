@@ -14,8 +14,9 @@ APPLYING on the batch is committed whatever happens to the writer, and asking ag
 waits.  Verification costs a round trip, and buys that a decision never names rows that
 no node has: a node that lacks rows of a decision can never go on.
 
-What a node has verified holds for the data directory that it had: if it comes back with
-another one before the decision is written, the decision is not made on its word.
+What a node has verified holds for its process: if another one comes back before the
+decision is written, with another data directory or an older state of it, the decision
+is not made on the word of the first.
 
 **While key groups move** (rule S2) a batch is decided under the assignment that is
 present then, whatever it was sent by; whenever that changes, `Verification.proceed`

@@ -453,8 +453,7 @@ class ControlCore:
             case NodeHeartbeat():
                 return self._heartbeat(node, message, now_ns)
             case StagesVerified():
-                outcomes = self._commits.verified(node, message)
-                return [*outcomes, *self._membership.verified(node, message)]
+                return self._commits.verified(node, message)
             case StagesCollected():
                 return self._commits.collected(node, message)
             case EntriesApplied():

@@ -60,13 +60,13 @@ class ExpectedNodes:
         """
         Return whether a node is expected with what it had of a job.
 
-        One that could not go on with the job, or had lost its rows, had nothing.
+        One that could not go on with the job, or had lost all its rows, had nothing.
         """
         node = self.node(node_id)
         return (
             node is not None
             and job_id not in node.failing
-            and job_id not in node.lost_jobs
+            and (job_id not in node.lost_jobs or job_id in node.lost_groups)
         )
 
     def add(

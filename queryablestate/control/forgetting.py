@@ -265,4 +265,5 @@ def without(message: RegisterNode, forgotten: Collection[ForgottenJob]) -> Regis
         message,
         positions=tuple(p for p in message.positions if p.job_id not in job_ids),
         kept=tuple(rows for rows in kept if rows.jobs),
+        holdings=tuple(h for h in message.holdings if h.job_id not in job_ids),
     )

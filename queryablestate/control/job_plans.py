@@ -11,9 +11,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias, final
 
-from msgspec import UNSET
-from msgspec.structs import replace
-
 from queryablestate.control.effects import SendToNode
 from queryablestate.wire.job_plan import JobPlan, PlannedState
 from queryablestate.wire.node_messages import KeepPlan
@@ -114,7 +111,7 @@ def job_plan(job: Job, *, ticket_limit: int) -> JobPlan:
         ticket_limit=ticket_limit,
         runs=record.runs,
         fence=record.fence,
-        assignment=replace(job.assignment, rowless_version=UNSET),
+        assignment=job.assignment,
         states=tuple(
             PlannedState(
                 state=job.states[progress.state_number],

@@ -24,11 +24,11 @@ part be the same, and whenever a node that it copies from has another address.
 that are drawn for each start would fill the table: once it is full, one that is away
 and has nothing makes room for the next.
 
-**A node that cannot go on.**  A node that reports a failure may lack rows of a batch
-that was decided: its disk was exchanged for an older one, or somebody removed what was
-staged.  It is asked whether it does.  If so, to wait does not help, and its rows are
-lost (rule W7); if not, it is the node's own matter, and it tries again by itself.
-Meanwhile its copies count for nothing where there are others (rule S1).
+**A node that cannot go on.**  A node that reports a failure may lack rows that an entry
+names: its disk was exchanged for an older one, or somebody removed what was staged.  It
+says whether it does.  If so, to wait does not help, and its rows are lost (rule W7); if
+not, it is the node's own matter, and it tries again by itself.  Meanwhile its copies
+count for nothing where there are others (rule S1).
 """
 
 from __future__ import annotations
@@ -39,10 +39,8 @@ from typing import TYPE_CHECKING, Final, final
 from election import Delete, Put
 from nameservice.clock import NS_PER_MS, earliest
 from queryablestate.control.announcements import tell_address
-from queryablestate.control.chains import catch_up, declare_lost
+from queryablestate.control.chains import catch_up, declare_lost, lost_groups
 from queryablestate.control.changes import Change, NodeCame, Turn, Write
-from queryablestate.control.commit_rows import stages_at
-from queryablestate.control.commit_verification import verify_id_of
 from queryablestate.control.direct_readers import direct_lease_ns
 from queryablestate.control.effects import ForgetNode, SendToNode
 from queryablestate.control.forgetting import still_there, without
@@ -56,9 +54,8 @@ from queryablestate.wire.node_messages import (
     HeartbeatAcknowledged,
     NodeRefused,
     NodeRegistered,
-    VerifyStages,
 )
-from queryablestate.wire.records import BatchDecided, NodeRecord
+from queryablestate.wire.records import NodeRecord
 
 
 if TYPE_CHECKING:
@@ -69,7 +66,6 @@ if TYPE_CHECKING:
     from queryablestate.control.changes import Outcome
     from queryablestate.control.effects import ControlEffect
     from queryablestate.control.events import LinkId
-    from queryablestate.control.job.job import Job
     from queryablestate.control.present_node import PresentNode
     from queryablestate.control.state import ControlState
     from queryablestate.wire.job_assignment import JobAssignment
@@ -78,7 +74,6 @@ if TYPE_CHECKING:
         KeyGroupsCopied,
         NodeHeartbeat,
         RegisterNode,
-        StagesVerified,
     )
 
 
@@ -361,9 +356,8 @@ class Membership:
             job_id = job.record.job_id
             if earlier is not None:
                 node.recall(earlier, job_id, is_told=bool(missed))
-            elif node.lost.get(job_id):
-                # A leader before may have told it so, and have written nothing yet.
-                node.lost_jobs.add(job_id)
+            # A leader before may have told it so, and have written nothing yet.
+            node.lose(job_id, lost_groups(job, node))
             if job_id not in node.sequences:
                 # It is to begin anew.  What it says of copies until it has heard that
                 # is of those from before: it begins them anew in another version.
@@ -424,47 +418,18 @@ class Membership:
         if message.failure is not None:
             failure = JobFailure(told_at_ns=now_ns, reason=message.failure)
             node.failing[message.job_id] = failure
+        if message.sequence < node.resets.get(message.job_id, 0):
+            return []  # it has yet to hear that it is to begin anew
+        node.resets.pop(message.job_id, None)
         missed = node.missed.get(message.job_id)
         if missed is not None and missed <= message.sequence:
             del node.missed[message.job_id]
             self._control.touch(message.job_id)
         node.sequences[message.job_id] = message.sequence
         node.lost[message.job_id] = message.lost_state_numbers
-        return [] if message.failure is None else self._probe(job, node)
-
-    def _probe(self, job: Job, node: PresentNode) -> list[ControlEffect]:
-        """Ask a node that cannot apply its next entry whether it lacks rows of it."""
-        job_id = job.record.job_id
-        entry = job.entries.get(node.sequences[job_id] + 1)
-        if not isinstance(entry, BatchDecided):
+        if not message.lacks_rows or not has_node(job, node.node_id):
             return []
-        stages = stages_at(node.node_id, entry.stages)
-        verify_id = verify_id_of(job_id, entry.writer_epoch, entry.batch_id, stages)
-        node.probes[verify_id] = (job_id, entry.sequence)
-        message = VerifyStages(
-            leader_epoch=self._control.leader_epoch,
-            verify_id=verify_id,
-            job_id=job_id,
-            writer_epoch=entry.writer_epoch,
-            batch_id=entry.batch_id,
-            stages=stages,
-            is_decided=True,
-        )
-        return [SendToNode(link=node.link, message=message)]
-
-    def verified(
-        self, node: PresentNode, message: StagesVerified
-    ) -> list[ControlEffect]:
-        """Have a node begin anew if it lacks rows of a batch that was decided."""
-        job_id, sequence = node.probes.pop(message.verify_id, (None, 0))
-        job = None if job_id is None else self._control.jobs.get(job_id)
-        if job is None or not message.missing:
-            return []
-        if node.sequences.get(job.record.job_id, sequence) >= sequence:
-            return []  # it has gone on meanwhile
-        if not has_node(job, node.node_id):
-            return []  # others had what it lacks
-        self._control.touch(job.record.job_id)
+        self._control.touch(message.job_id)
         return declare_lost(self._control, job, node)
 
     # -- copying -------------------------------------------------------------------

@@ -245,7 +245,7 @@ class Moves:
             self._queued.add(job_id)
             return self._write(job, assignment)
         for node in self._control.nodes:
-            if job_id in node.lost_jobs or job_id in node.begun_jobs:
+            if node.unheeded(job_id) is not None:
                 # No other node has what it had, and it may be given more.
                 node.looked_at(job_id)
                 self._control.routes.locate(job)
@@ -278,7 +278,7 @@ class Moves:
         job_id, nodes = job.record.job_id, self._control.nodes
         assert job.assignment is not None
         standings = {}
-        gone_losers = nodes.gone_losers(job_id)
+        gone = nodes.gone_losers(job_id)
         for node_id in nodes.known_ids:
             node = nodes.present(node_id)
             is_draining = nodes.is_draining(node_id)
@@ -289,7 +289,8 @@ class Moves:
                     is_expected=nodes.expected.have(node_id, job_id),
                     is_silent=True,
                     is_draining=is_draining,
-                    is_lost=node_id in gone_losers,
+                    is_lost=node_id in gone and gone[node_id] is None,
+                    lost=gone.get(node_id) or frozenset(),
                 )
                 continue
             report = node.copies.get(job_id)
@@ -303,7 +304,8 @@ class Moves:
                 is_doubted=node.is_doubted,
                 is_draining=is_draining,
                 is_failing=job_id in node.failing,
-                is_lost=job_id in node.lost_jobs,
+                is_lost=job_id in node.lost_jobs and job_id not in node.lost_groups,
+                lost=node.lost_groups.get(job_id, frozenset()),
                 is_anew=job_id in node.begun_jobs,
                 is_behind=job_id in node.missed,
                 has_begun=job_id in node.sequences,
@@ -324,17 +326,19 @@ class Moves:
         job_id = job.record.job_id
         needed = self._control.open_batches.versions_of(job_id)
         change = job.assign(assignment, job.record.max_parallelism, needed=needed)
-        seen = [
-            node
-            for node in self._control.nodes
-            if job_id in node.lost_jobs or job_id in node.begun_jobs
-        ]
         nodes = self._control.nodes
+        seen = [
+            (node, unheeded)
+            for node in nodes
+            if (unheeded := node.unheeded(job_id)) is not None
+        ]
         gone = nodes.gone_losers(job_id)
 
         def heeded() -> None:
-            for node in seen:
-                node.looked_at(job_id)
+            for node, unheeded in seen:
+                # What was heard while it was written is for the next one.
+                if node.unheeded(job_id) == unheeded:
+                    node.looked_at(job_id)
             nodes.looked_at_gone(gone, job_id)
 
         adopt = partial(self._adopt, job, change, heeded, then)

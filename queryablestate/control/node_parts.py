@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from queryablestate.control.assignment.assignment import (
+    copied_version,
     held_by,
     key_groups_of,
     source_of,
@@ -67,6 +68,7 @@ def job_assignment(job: Job, node_id: str, nodes: NodeTable) -> JobAssignment:
             if key_group not in primary
         ),
         joining=joining,
+        copied_version=copied_version(assignment, node_id),
         sources=_sources(job, [group.key_group for group in joining], nodes),
     )
 
@@ -90,18 +92,21 @@ def _sources(
         return ()  # as of most nodes, and all of them are looked through below
     assignment, job_id = job.assignment, job.record.job_id
     assert assignment is not None
-    lost_ids = {
-        node_id
-        for node_id, store_id in zip(
-            assignment.node_ids, assignment.store_ids, strict=True
-        )
-        if (node := nodes.present(node_id)) is not None
-        and (job_id in node.lost_jobs or node.store_id != store_id)
-    }
-    away_ids = set(assignment.node_ids).difference(nodes.present_ids)
-    sound_ids = set(assignment.node_ids) - lost_ids - away_ids
+    store_ids = dict(zip(assignment.node_ids, assignment.store_ids, strict=True))
+    away_ids = store_ids.keys() - nodes.present_ids
+    here = [nodes.present(node_id) for node_id in store_ids.keys() - away_ids]
     by_source: dict[str, list[int]] = {}
     for key_group in key_groups:
+        lost_ids = {
+            node.node_id
+            for node in here
+            if node is not None
+            and (
+                node.has_lost(job_id, key_group)
+                or node.store_id != store_ids[node.node_id]
+            )
+        }
+        sound_ids = store_ids.keys() - lost_ids - away_ids
         # Who has lost its rows is not asked for them while another one may have them.
         index = source_of(assignment, key_group, sound_ids)
         if assignment.node_ids[index] in lost_ids:

@@ -46,7 +46,7 @@ class NodeTable:
         self.expected = ExpectedNodes()
         self._registration_ids: dict[str, str] = {}
         # Jobs whose rows nodes had lost that are away now: others may have copied them.
-        self._lost_by_gone: dict[str, frozenset[str]] = {}
+        self._lost_by_gone: dict[str, dict[str, frozenset[int] | None]] = {}
         self._present: dict[str, PresentNode] = {}
         # By name, which most of what happens asks for; None once others are there.
         self._known_ids: tuple[str, ...] | None = None
@@ -195,10 +195,7 @@ class NodeTable:
                 position.job_id: position.lost_state_numbers
                 for position in message.positions
             },
-            versions={
-                position.job_id: position.origin.assignment_version
-                for position in message.positions
-            },
+            holdings={holding.job_id: holding for holding in message.holdings},
         )
         self._registration_ids[node.node_id] = node.registration_id
         self._lost_by_gone.pop(node.node_id, None)
@@ -215,18 +212,23 @@ class NodeTable:
         self._by_name = None
         del self._by_link[node.link]
         if node.lost_jobs:
-            self._lost_by_gone[node.node_id] = frozenset(node.lost_jobs)
+            self._lost_by_gone[node.node_id] = node.losses()
 
-    def gone_losers(self, job_id: str) -> Collection[str]:
-        """Return who had lost its rows of a job before it went away, in no order."""
-        return [name for name, jobs in self._lost_by_gone.items() if job_id in jobs]
+    def gone_losers(self, job_id: str) -> Mapping[str, Collection[int] | None]:
+        """Return who had lost rows of a job before it went away: see `losses`."""
+        return {
+            node_id: jobs[job_id]
+            for node_id, jobs in self._lost_by_gone.items()
+            if job_id in jobs
+        }
 
     def looked_at_gone(self, node_ids: Iterable[str], job_id: str) -> None:
         """Forget that these had lost their rows: the assignment heeds it by now."""
         for node_id in node_ids:
-            jobs = self._lost_by_gone.pop(node_id, frozenset()) - {job_id}
-            if jobs:
-                self._lost_by_gone[node_id] = jobs
+            jobs = self._lost_by_gone.get(node_id, {})
+            jobs.pop(job_id, None)
+            if not jobs:
+                self._lost_by_gone.pop(node_id, None)
 
     def expect(
         self, node: PresentNode, *, now_ns: int, grace_ns: int, until_ns_max: int

@@ -8,7 +8,10 @@ from attrs import define, field, frozen
 
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from queryablestate.control.events import LinkId
+    from queryablestate.wire.job_plan import JobHolding
 
 
 __all__ = ["CopyReport", "JobFailure", "PresentNode"]
@@ -69,12 +72,13 @@ class PresentNode:
             none: at *address*.
         sequences: How far it is, for each job that it has said so of.
         lost: The states whose rows it has lost, likewise.
-        versions: By which assignment of a job it kept its rows last, when it came.
-        probes: Entries of which it was asked whether it lacks rows: job and sequence,
-            by the number of the question.
+        holdings: Which copies of a job it can have, as of when it came.
+        resets: By job the entry at which it was told to begin anew, as long as it has
+            not said that it has: what it says meanwhile is of before.
         failing: Jobs that it cannot go on with.
-        lost_jobs: Jobs whose rows it has lost since it was assigned: its copies count
-            for nothing where there are others.
+        lost_jobs: Jobs of which it has lost rows since it was assigned: its copies
+            count for nothing where there are others.
+        lost_groups: Which key groups it has lost of one of these jobs, if not all.
         begun_jobs: Jobs that it begins anew, with nothing lost, since it was assigned:
             what it says of copies that it makes may be of those from before.
         copies: What it says of its copying, by job.
@@ -97,10 +101,11 @@ class PresentNode:
     reader_addresses: tuple[str, ...] = ()
     sequences: dict[str, int] = field(factory=dict)
     lost: dict[str, tuple[int, ...]] = field(factory=dict)
-    versions: dict[str, int] = field(factory=dict)
-    probes: dict[int, tuple[str, int]] = field(factory=dict)
+    holdings: dict[str, JobHolding] = field(factory=dict)
+    resets: dict[str, int] = field(factory=dict)
     failing: dict[str, JobFailure] = field(factory=dict)
     lost_jobs: set[str] = field(factory=set)
+    lost_groups: dict[str, frozenset[int]] = field(factory=dict)
     begun_jobs: set[str] = field(factory=set)
     copies: dict[str, CopyReport] = field(factory=dict)
     emptied_reason: str | None = None
@@ -119,7 +124,9 @@ class PresentNode:
             is_told: Whether it is told something now that it answers, and so says
                 whether it can go on.
         """
-        if job_id in earlier.lost_jobs:
+        if job_id in earlier.lost_groups:
+            self.lose(job_id, earlier.lost_groups[job_id])
+        elif job_id in earlier.lost_jobs:
             self.lost_jobs.add(job_id)
         if is_told and job_id in earlier.failing:
             self.failing[job_id] = earlier.failing[job_id]
@@ -127,14 +134,42 @@ class PresentNode:
         if self.sequences.get(job_id, -1) < missed:
             self.missed[job_id] = missed
 
+    def lose(self, job_id: str, key_groups: Collection[int]) -> None:
+        """Note that it has lost rows of these key groups, if it has not lost all."""
+        has_lost_all = job_id in self.lost_jobs and job_id not in self.lost_groups
+        if key_groups and not has_lost_all:
+            self.lost_jobs.add(job_id)
+            known = self.lost_groups.get(job_id, frozenset())
+            self.lost_groups[job_id] = known.union(key_groups)
+
+    def losses(self) -> dict[str, frozenset[int] | None]:
+        """Return the jobs of which it has lost rows: key groups, or None for all."""
+        return {job_id: self.lost_groups.get(job_id) for job_id in self.lost_jobs}
+
+    def has_lost(self, job_id: str, key_group: int) -> bool:
+        """Return whether it has lost rows of a key group since it was assigned."""
+        groups = self.lost_groups.get(job_id)
+        return job_id in self.lost_jobs and (groups is None or key_group in groups)
+
     def forget_job(self, job_id: str) -> None:
         """Know nothing any more of what it says of a job."""
-        every = (self.sequences, self.lost, self.failing, self.copies, self.missed)
+        every = (
+            *(self.sequences, self.lost, self.holdings, self.resets),
+            *(self.failing, self.copies, self.missed),
+        )
         for known in every:
             known.pop(job_id, None)
         self.looked_at(job_id)
 
+    def unheeded(self, job_id: str) -> tuple[object, ...] | None:
+        """Return what the assignment of a job has yet to heed, or None."""
+        if job_id not in self.lost_jobs and job_id not in self.begun_jobs:
+            return None
+        is_lost, is_anew = job_id in self.lost_jobs, job_id in self.begun_jobs
+        return is_lost, self.lost_groups.get(job_id), is_anew
+
     def looked_at(self, job_id: str) -> None:
         """Forget that a job was lost or begun anew: the assignment heeds it by now."""
         self.lost_jobs.discard(job_id)
+        self.lost_groups.pop(job_id, None)
         self.begun_jobs.discard(job_id)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from msgspec import UNSET
 from msgspec.structs import replace
 
 from queryablestate.control.job.job_changes import JobChange
@@ -55,7 +54,6 @@ def restored_job(
     assignment = replace(
         assignment,
         version=version,
-        rowless_version=version if version > 1 else UNSET,
         sequence=sequence,
         since_sequences=(last,) * len(assignment.node_ids),
     )

@@ -137,18 +137,15 @@ class StoreReports:
         self, store: StateStore, command: VerifyStages
     ) -> Sequence[bytes] | None:
         """Return the stages that are not complete, or None if that cannot be told."""
-        received_since_us = 0
-        if not command.is_decided:
-            # What is said to be here must not be dropped before the decision comes.
-            now_us = time.time_ns() // NS_PER_US
-            received_since_us = now_us - self._stage_retention_us // 2
+        # What is said to be here must not be dropped before the decision comes.
+        now_us = time.time_ns() // NS_PER_US
         try:
             return store.missing_stages(
                 command.job_id,
                 command.writer_epoch,
                 command.batch_id,
                 command.stages,
-                received_since_us=received_since_us,
+                received_since_us=now_us - self._stage_retention_us // 2,
             )
         except StorageError as error:
             self._log.error("store.read_failed", error=str(error))
@@ -157,7 +154,7 @@ class StoreReports:
     def _verified(self, command: VerifyStages, missing: Sequence[bytes] | None) -> None:
         if missing is None:
             return  # after "missing" the proxy would give up what may well be there
-        if missing or command.is_decided or self._has_ample_room(command):
+        if missing or self._has_ample_room(command):
             self._tell_verified(command, missing)
             return
         opened = self._store.opened

@@ -12,12 +12,14 @@ from nameservice import NameServiceError, StorageError, get_logger
 from nameservice.clock import NS_PER_US
 from queryablestate.errors import StagedDataMissingError
 from queryablestate.node.core.events import (
+    ROWS_MISSING,
     CopyFinished,
     EntryFinished,
     KeyGroupsHeld,
     LeftJobsForgotten,
     ResetFinished,
 )
+from queryablestate.node.core.job import found_by
 from queryablestate.wire.job_plan import entry_digest
 from queryablestate.wire.records import SnapshotMarked
 
@@ -35,9 +37,10 @@ if TYPE_CHECKING:
     from queryablestate.node.directory import NodeDirectory
     from queryablestate.node.open_store import OpenStore
     from queryablestate.node.snapshots import NodeSnapshots
+    from queryablestate.wire.job_plan import JobHolding
 
 
-__all__ = ["StoreTasks"]
+__all__ = ["StoreTasks", "reason_of"]
 
 
 @final
@@ -75,7 +78,14 @@ class StoreTasks:
     def apply(self, effect: ApplyEntry) -> None:
         """Apply an entry."""
         opened = self._opened
-        apply = partial(opened.store.apply, effect.job_id, effect.entry)
+        holding: JobHolding | None = None
+
+        def apply() -> None:
+            nonlocal holding
+            opened.store.apply(effect.job_id, effect.entry)
+            if found_by(effect.entry):
+                holding = opened.store.holding(effect.job_id)
+
         failure, reason = self._written(opened.bind, apply)
         if failure is None and isinstance(effect.entry, SnapshotMarked):
             self._snapshots.marked(opened.store, effect.job_id, effect.entry)
@@ -85,6 +95,7 @@ class StoreTasks:
             failure=failure,
             digest=entry_digest(effect.entry) if failure is None else b"",
             reason=reason,
+            holding=holding,
         )
         self._on_event(event)
         opened.copier.advance()
@@ -92,16 +103,25 @@ class StoreTasks:
     def reset(self, effect: ResetJobRows) -> None:
         """Begin a job anew."""
         opened = self._opened
-        job_id, sequence = effect.job_id, effect.sequence
-        reset = partial(
-            opened.store.reset_job,
-            job_id,
-            sequence,
-            effect.state_numbers,
-            effect.restore_id,
-        )
+        job_id = effect.job_id
+        holding: JobHolding | None = None
+
+        def reset() -> None:
+            nonlocal holding
+            holding = opened.store.reset_job(
+                job_id,
+                effect.sequence,
+                effect.state_numbers,
+                effect.restore_id,
+                key_groups=effect.key_groups,
+                joining=effect.joining,
+                assignment_version=effect.assignment_version,
+            )
+
         failure, reason = self._written(opened.bind, reset)
-        event = ResetFinished(job_id=job_id, failure=failure, reason=reason)
+        event = ResetFinished(
+            job_id=job_id, failure=failure, reason=reason, holding=holding
+        )
         self._on_event(event)
 
     def hold(self, effect: HoldKeyGroups) -> None:
@@ -113,7 +133,13 @@ class StoreTasks:
 
         def hold() -> None:
             nonlocal copied, missing, sequence_min
-            held = opened.store.hold(effect.job_id, effect.key_groups, effect.joining)
+            held = opened.store.hold(
+                effect.job_id,
+                effect.key_groups,
+                effect.joining,
+                assignment_version=effect.assignment_version,
+                copied_version=effect.copied_version,
+            )
             copied, missing = held.copied, held.missing
             sequence_min = held.sequence_min
 
@@ -131,10 +157,13 @@ class StoreTasks:
     def _remove_unheld(self, event: KeyGroupsHeld) -> None:
         """Remove some rows, and come again; tell what is held when none is left."""
         is_done = True
+        holding: JobHolding | None = None
 
         def remove() -> None:
-            nonlocal is_done
+            nonlocal is_done, holding
             is_done = self._opened.store.remove_unheld(event.job_id)
+            # As it is when that is told: more may have been held in between.
+            holding = self._opened.store.holding(event.job_id)
 
         if event.failure is None:
             failure = self.write(remove)
@@ -144,20 +173,25 @@ class StoreTasks:
                 again = partial(self._remove_unheld, event)
                 self._opened.writer.run(again, job_id=event.job_id)
                 return
-        self._on_event(event)
+        self._on_event(evolve(event, holding=holding))
 
     def finish_copy(self, effect: FinishCopy) -> None:
         """Replay some kept entries, and come again: others have turns meanwhile."""
+        store = self._opened.store
         key_groups: tuple[int, ...] | None = None
+        holding: JobHolding | None = None
 
         def finish() -> None:
-            nonlocal key_groups
-            key_groups = self._opened.store.finish_copy(
+            nonlocal key_groups, holding
+            key_groups = store.finish_copy(
                 effect.job_id, effect.key_groups, effect.sequence
             )
+            holding = store.holding(effect.job_id)
 
         failure = self.write(finish)
-        if failure is None and key_groups is None:
+        if failure is not None:
+            key_groups = ()
+        elif key_groups is None:
             again = partial(self.finish_copy, effect)
             self._opened.writer.run(again, job_id=effect.job_id)
             return
@@ -166,6 +200,7 @@ class StoreTasks:
             fetch_id=effect.fetch_id,
             key_groups=key_groups or (),
             failure=failure,
+            holding=holding,
         )
         self._on_event(event)
 
@@ -213,15 +248,15 @@ class StoreTasks:
                 action()
         except NameServiceError as error:
             self._log.warning("store.write_failed", error=str(error))
-            return str(error), _reason_of(error)
+            return str(error), reason_of(error)
         except Exception as error:  # noqa: BLE001 (told to the proxy, not lost)
             self._log.error("loop.failed", where="writer", exc_info=error)
             return f"{type(error).__name__}: {error}", "defect"
         return None, ""
 
 
-def _reason_of(error: NameServiceError) -> str:
+def reason_of(error: NameServiceError) -> str:
     """Return why a job is stopped in a word of ours: metrics have it as a label."""
     if isinstance(error, StorageError):
         return error.reason
-    return "rows_missing" if isinstance(error, StagedDataMissingError) else "failed"
+    return ROWS_MISSING if isinstance(error, StagedDataMissingError) else "failed"

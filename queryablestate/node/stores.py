@@ -145,6 +145,7 @@ class NodeStore:
             lost=store.lost_states(),
             kept=self._kept,
             origins=store.origins(),
+            holdings=store.holdings(),
         )
 
     def close(self) -> None:

@@ -49,10 +49,16 @@ from queryablestate.store.groups import (
     runs_from,
     selected_rows,
 )
-from queryablestate.store.hold_marks import admitted, copies_under_way, restart_copies
+from queryablestate.store.hold_marks import (
+    admitted,
+    copies_under_way,
+    holding_of,
+    next_mark,
+)
 from queryablestate.store.layout import StagedBatch, StateMark, batch_prefix
 from queryablestate.store.marks import (
     hold_mark,
+    job_states,
     move_position,
     position_of,
     put_hold_mark,
@@ -74,7 +80,7 @@ from queryablestate.wire.records import (
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from lmdb import Transaction, _Database
 
@@ -85,6 +91,8 @@ if TYPE_CHECKING:
     from queryablestate.store.restores import RestoreArea
     from queryablestate.store.room import RoomKeeper
     from queryablestate.store.staging import StagingArea
+    from queryablestate.wire.job_assignment import JoiningGroup
+    from queryablestate.wire.job_plan import JobHolding
     from queryablestate.wire.records import Entry
 
 
@@ -175,12 +183,19 @@ class EntryApplier:
         sequence: int,
         state_numbers: Sequence[int],
         restore_id: str | None,
-    ) -> None:
+        *,
+        key_groups: Iterable[int] | None,
+        joining: Sequence[JoiningGroup],
+        assignment_version: int,
+    ) -> JobHolding:
         """Begin anew; see `queryablestate.store.store.StateStore.reset_job`."""
         with self._environment.reading() as transaction:
             marks = state_marks(transaction, self._meta)
-            holding = hold_mark(transaction, self._meta, job_id)
-        lost = ALL_GROUPS if holding is None else holding.held
+            old = hold_mark(transaction, self._meta, job_id)
+        lost = admitted(old) if key_groups is None else runs_from(key_groups)
+        holding = next_mark(
+            None, job_id, lost, joining, sequence=sequence, version=assignment_version
+        )
         gone = [number for number, mark in marks.items() if mark.job_id == job_id]
         slot_count = len(marks) - len(gone) + len(state_numbers)
         open_slots(self._environment, slot_count)
@@ -192,12 +207,12 @@ class EntryApplier:
             for state_number in state_numbers:
                 mark = new_mark(transaction, self._environment, job_id, lost=lost)
                 put_state_mark(transaction, self._meta, state_number, mark)
-            if holding is not None:
-                restarted = restart_copies(holding, sequence)
-                put_hold_mark(transaction, self._meta, restarted)
+            put_hold_mark(transaction, self._meta, holding)
             self._plans.reset(transaction, job_id, sequence)
             move_position(transaction, self._meta, job_id, sequence)
+            states = job_states(transaction, self._meta, job_id)
         self._copies.release(job_id, None)
+        return holding_of(holding, states.values())
 
     def _apply_entry(
         self,

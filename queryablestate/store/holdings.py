@@ -40,7 +40,6 @@ from queryablestate.store.groups import (
     ALL_GROUPS,
     difference,
     intersection,
-    is_in,
     row_ranges,
     runs_from,
     union,
@@ -48,9 +47,10 @@ from queryablestate.store.groups import (
 from queryablestate.store.hold_marks import (
     admitted,
     copies_under_way,
+    is_older_than,
+    next_mark,
     sequence_needed,
 )
-from queryablestate.store.layout import CopyMark, HoldMark
 from queryablestate.store.marks import (
     hold_mark,
     job_states,
@@ -110,13 +110,24 @@ class HoldingKeeper:
         job_id: str,
         key_groups: Iterable[int],
         joining: Sequence[JoiningGroup],
+        *,
+        assignment_version: int,
+        copied_version: int,
     ) -> Held:
         """See `queryablestate.store.store.StateStore.hold`."""
         named = runs_from(key_groups)
         with self._environment.reading() as transaction:
             old = hold_mark(transaction, self._meta, job_id)
             position = position_of(transaction, self._meta, job_id)
-        mark = _next_mark(old, job_id, named, joining, position)
+        is_older = is_older_than(old, named, copied_version)
+        mark = next_mark(
+            old,
+            job_id,
+            named,
+            joining,
+            sequence=position,
+            version=0 if is_older else assignment_version,
+        )
         had = admitted(old)
         # What is here and stays.  A copy that goes on keeps what it has.
         sound = union(
@@ -186,30 +197,3 @@ class HoldingKeeper:
             if has_row(transaction.cursor(database), ranges):
                 return database
         return None
-
-
-def _next_mark(
-    old: HoldMark | None,
-    job_id: str,
-    named: Runs,
-    joining: Sequence[JoiningGroup],
-    position: int,
-) -> HoldMark:
-    known = {} if old is None else {one.key_group: one for one in old.copies}
-    copies: list[CopyMark] = []
-    for one in sorted(joining, key=lambda group: group.key_group):
-        if is_in(named, one.key_group):
-            continue
-        copy = known.get(one.key_group)
-        if copy is None or (copy.since, copy.version) != (one.since, one.version):
-            copy = CopyMark(
-                key_group=one.key_group,
-                since=one.since,
-                began=position,
-                version=one.version,
-            )
-        copies.append(copy)
-    mark = HoldMark(job_id=job_id, held=named, copies=tuple(copies))
-    if old is not None and copies_under_way(mark):
-        mark = replace(mark, dropped=old.dropped, awaited=old.awaited)
-    return mark

@@ -289,6 +289,8 @@ class HoldMark(Struct, frozen=True, array_like=True):
         copies: The others, by key group.
         dropped: States that were dropped while copies were being made.
         awaited: States that are known from copies only.
+        version: Of the assignment that it follows; 0 for a store that is older than its
+            copies (`queryablestate.store.hold_marks.is_older_than`).
     """
 
     job_id: str
@@ -296,6 +298,7 @@ class HoldMark(Struct, frozen=True, array_like=True):
     copies: tuple[CopyMark, ...] = ()
     dropped: tuple[int, ...] = ()
     awaited: tuple[AwaitedState, ...] = ()
+    version: int = 0
 
 
 class StagedBatch(Struct, frozen=True, array_like=True):

@@ -43,6 +43,7 @@ __all__ = [
     "fence_of",
     "forget_marks",
     "hold_mark",
+    "hold_marks",
     "job_states",
     "marked_jobs",
     "move_position",
@@ -137,6 +138,12 @@ def hold_mark(
     return None if stored is None else decode_hold(stored)
 
 
+def hold_marks(transaction: Transaction[bytes], meta: _Database) -> list[HoldMark]:
+    """Return which key groups are held of each job that a store was told of."""
+    holds = records(transaction, meta, HOLD_PREFIX)
+    return [decode_hold(stored) for _, stored in holds]
+
+
 def put_hold_mark(
     transaction: Transaction[bytes], meta: _Database, mark: HoldMark
 ) -> None:
@@ -212,11 +219,10 @@ def _put_staged_size(
 def marked_jobs(transaction: Transaction[bytes], meta: _Database) -> set[str]:
     """Return the jobs with a position, with key groups that are held, or a fence."""
     positions = records(transaction, meta, JOB_PREFIX)
-    holds = records(transaction, meta, HOLD_PREFIX)
     fences = records(transaction, meta, FENCE_PREFIX)
     return {
         *(decode_job(stored).job_id for _, stored in positions),
-        *(decode_hold(stored).job_id for _, stored in holds),
+        *(mark.job_id for mark in hold_marks(transaction, meta)),
         *(decode_fence(stored).job_id for _, stored in fences),
     }
 

@@ -44,11 +44,18 @@ if TYPE_CHECKING:
     from queryablestate.wire.snapshot_messages import LoadedState
 
 
-__all__ = ["LoadMark", "RestoreArea"]
+__all__ = ["LoadMark", "RestoreArea", "RestoredRowsMissingError"]
 
 _LOAD_PREFIX: Final = b"load/"
 _DIGEST_SIZE_BYTES: Final = 16
 _OWNER_PREFIX: Final = f"{HIDDEN_JOB_PREFIX}restore "
+
+
+@final
+class RestoredRowsMissingError(StorageError):
+    """An entry shows rows that were loaded, and they are not here any more."""
+
+    reason = "rows_missing"
 
 
 class LoadMark(Struct, frozen=True, array_like=True):
@@ -184,7 +191,7 @@ class RestoreArea:
         Give what is loaded to its job.
 
         Raises:
-            StorageError: If it is not here.
+            RestoredRowsMissingError: If it is not here.
         """
         load = self._mark(transaction, entry.restore_id)
         owner = _owner(entry.restore_id)
@@ -197,7 +204,7 @@ class RestoreArea:
                 or mark is None
                 or mark.job_id != owner
             ):
-                raise StorageError(
+                raise RestoredRowsMissingError(
                     f"the rows of the snapshot that job {job_id!r} was restored from "
                     "are not here: drop its states, and restore it again"
                 )

@@ -43,6 +43,7 @@ from queryablestate.store.copies import CopyMaker
 from queryablestate.store.copy_reader import CopyReader, staged_payloads
 from queryablestate.store.environment import StoreEnvironment
 from queryablestate.store.expiry import ExpirySweeper
+from queryablestate.store.hold_marks import holding_of
 from queryablestate.store.holdings import Held, HoldingKeeper
 from queryablestate.store.kept_rows import kept_rows
 from queryablestate.store.layout import (
@@ -56,6 +57,8 @@ from queryablestate.store.layout import (
 from queryablestate.store.marks import (
     fence_of,
     forget_marks,
+    hold_mark,
+    hold_marks,
     job_states,
     marked_jobs,
     raise_fence,
@@ -82,7 +85,7 @@ if TYPE_CHECKING:
     from queryablestate.store.room import StoreSizes
     from queryablestate.wire.copy_messages import CopiedRows, CopiedStates
     from queryablestate.wire.job_assignment import JoiningGroup, WriterFence
-    from queryablestate.wire.job_plan import JobOrigin, JobPlan
+    from queryablestate.wire.job_plan import JobHolding, JobOrigin, JobPlan
     from queryablestate.wire.kept_rows import KeptRows
     from queryablestate.wire.records import BatchDecided, Entry, StageRecord
     from queryablestate.wire.staging_messages import StageChunk
@@ -253,6 +256,22 @@ class StateStore:
                     lost.setdefault(mark.job_id, []).append(number)
         return lost
 
+    def holdings(self) -> list[JobHolding]:
+        """Return which copies there can be, for each job that it was told to hold."""
+        with self._environment.reading() as transaction:
+            states = state_marks(transaction, self._meta).values()
+            return [
+                holding_of(mark, [one for one in states if one.job_id == mark.job_id])
+                for mark in hold_marks(transaction, self._meta)
+            ]
+
+    def holding(self, job_id: str) -> JobHolding | None:
+        """Return which copies of a job there can be; None if it was told of none."""
+        with self._environment.reading() as transaction:
+            mark = hold_mark(transaction, self._meta, job_id)
+            states = job_states(transaction, self._meta, job_id)
+        return None if mark is None else holding_of(mark, states.values())
+
     def origins(self) -> dict[str, JobOrigin]:
         """Return what tells each job from others of its name, as `positions`."""
         return self._plans.origins()
@@ -397,16 +416,33 @@ class StateStore:
         sequence: int,
         state_numbers: Sequence[int],
         restore_id: str | None = None,
-    ) -> None:
+        *,
+        key_groups: Iterable[int] | None = None,
+        joining: Sequence[JoiningGroup] = (),
+        assignment_version: int = 0,
+    ) -> JobHolding:
         """
-        Go on after *sequence* with nothing (rule W7).
+        Go on after *sequence* with nothing (rule W7); return what there can be then.
 
         What there was of the job is removed; *state_numbers* are there, and lost in all
-        key groups that are held.  Copies begin anew.  What was loaded for the job is
-        removed, too, but for *restore_id*, if that is not None: an entry that would
-        show it does not come any more.
+        key groups that are held from then on.  What was loaded for the job is removed,
+        too, but for *restore_id*, if that is not None: an entry that would show it does
+        not come any more.
+
+        Args:
+            key_groups: As of `hold`; None for all that are held, or copied completely.
+            joining: As of `hold`.
+            assignment_version: As of `hold`.
         """
-        self._applier.reset(job_id, sequence, state_numbers, restore_id)
+        return self._applier.reset(
+            job_id,
+            sequence,
+            state_numbers,
+            restore_id,
+            key_groups=key_groups,
+            joining=joining,
+            assignment_version=assignment_version,
+        )
 
     def forget_job(self, job_id: str) -> None:
         """Remove all that there is of a job: rows, stages, marks, fences, its plan."""
@@ -443,7 +479,13 @@ class StateStore:
                 transaction.delete(fence_key(job_id, query_id), db=self._meta)
 
     def hold(
-        self, job_id: str, key_groups: Iterable[int], joining: Sequence[JoiningGroup]
+        self,
+        job_id: str,
+        key_groups: Iterable[int],
+        joining: Sequence[JoiningGroup],
+        *,
+        assignment_version: int = 0,
+        copied_version: int = 0,
     ) -> Held:
         """
         Hold these key groups of a job from now on, and no others, durably (S1, S2).
@@ -457,8 +499,18 @@ class StateStore:
                 that is neither is lost from now on (rule W7).
             joining: Copies that are to be made.  One that was begun under the same
                 *since* and *version* goes on as it is, others have nothing.
+            assignment_version: The assignment that says so.
+            copied_version: The newest one that began a copy which is in sync now.  A
+                store that was not told of it, or has not completed what is in sync, is
+                an older state of itself, and says so until it begins anew.
         """
-        return self._holdings.hold(job_id, key_groups, joining)
+        return self._holdings.hold(
+            job_id,
+            key_groups,
+            joining,
+            assignment_version=assignment_version,
+            copied_version=copied_version,
+        )
 
     def remove_unheld(self, job_id: str) -> bool:
         """

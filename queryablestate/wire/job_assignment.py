@@ -65,6 +65,8 @@ class JobAssignment(WireStruct, frozen=True, kw_only=True):
         joining: Those that it is to copy, sorted; it says when it has
             (`queryablestate.wire.node_messages.KeyGroupsCopied`).
         sources: Where from; each key group of *joining* in one of them.
+        copied_version: The newest version that began one of the copies that it has in
+            sync, 0 if it copied none: a directory that was not told of it is older.
     """
 
     job_id: str
@@ -76,3 +78,9 @@ class JobAssignment(WireStruct, frozen=True, kw_only=True):
     copies: tuple[int, ...] = ()
     joining: tuple[JoiningGroup, ...] = ()
     sources: tuple[CopySource, ...] = ()
+    copied_version: int = 0
+
+    @property
+    def in_sync(self) -> tuple[int, ...]:
+        """Return the key groups of which it has an in-sync copy, sorted."""
+        return tuple(sorted(self.key_groups + self.copies))

@@ -68,6 +68,25 @@ class JobOrigin(WireStruct, frozen=True, kw_only=True):
     entry_digest: bytes = b""
 
 
+class JobHolding(WireStruct, frozen=True, kw_only=True):
+    """
+    Which copies of a job a data directory can have, and which have lost rows.
+
+    Attributes:
+        job_id: The job.
+        version: Of the assignment that it was told last to hold.
+        unfinished: Key groups that it was told to copy then, and has not copied
+            completely, sorted.
+        lost: Key groups of which rows of some state are lost (rule W7): the first and
+            the last one of each run, sorted.
+    """
+
+    job_id: str
+    version: int
+    unfinished: tuple[int, ...] = ()
+    lost: tuple[tuple[int, int], ...] = ()
+
+
 class PlannedState(WireStruct, frozen=True, kw_only=True):
     """A state: its name, number and columns, and how far it is."""
 

@@ -17,7 +17,7 @@ from typing import Annotated, TypeAlias
 from msgspec import Meta
 
 from queryablestate.wire.job_assignment import CopySource, JobAssignment, WriterFence
-from queryablestate.wire.job_plan import JobOrigin, JobPlan
+from queryablestate.wire.job_plan import JobHolding, JobOrigin, JobPlan
 from queryablestate.wire.kept_rows import KeptRows
 from queryablestate.wire.questions import CancelQuestions
 from queryablestate.wire.records import (
@@ -99,6 +99,7 @@ class RegisterNode(
             earlier version.
         reader_addresses: Where clients ask it without the proxy, each at one of these;
             none: at *address*.
+        holdings: Which copies it can have, for each job that it was told to hold.
     """
 
     token: str | None
@@ -111,6 +112,7 @@ class RegisterNode(
     kept: tuple[KeptRows, ...] = ()
     chunk_size_bytes_max: Annotated[int, Meta(ge=1)] | None = None
     reader_addresses: Annotated[tuple[str, ...], Meta(max_length=64)] = ()
+    holdings: tuple[JobHolding, ...] = ()
 
 
 class NodeRegistered(WireStruct, frozen=True, kw_only=True, tag="registered"):
@@ -236,11 +238,9 @@ class VerifyStages(WireStruct, frozen=True, kw_only=True, tag="verify"):
         writer_epoch: Under which the rows were staged.
         batch_id: Under which the rows were staged.
         stages: What is expected of this node.
-        is_decided: Whether the batch is decided.  If not, chunks that the node might
-            drop before it is told of a decision count as missing.
-        query_id: The streaming query; empty if the batch is decided.
-        states: What it writes, if it is not decided: the node answers only when it
-            has room to apply that (rule W3).
+        query_id: The streaming query.
+        states: What it writes: the node answers only when it has room to apply that
+            (rule W3).
     """
 
     leader_epoch: int
@@ -249,8 +249,7 @@ class VerifyStages(WireStruct, frozen=True, kw_only=True, tag="verify"):
     writer_epoch: int
     batch_id: int
     stages: tuple[StageRecord, ...]
-    is_decided: bool = False
-    query_id: str = ""
+    query_id: str
     states: tuple[BatchState, ...] = ()
 
 
@@ -321,6 +320,8 @@ class EntriesApplied(WireStruct, frozen=True, kw_only=True, tag="applied"):
         sequence: The last entry applied.
         failure: Why it cannot go on, or None.
         lost_state_numbers: The states whose rows it has lost, sorted (rule W7).
+        lacks_rows: Whether it cannot go on since rows of the next entry are not there:
+            to wait does not help.
     """
 
     registration_id: str
@@ -328,6 +329,7 @@ class EntriesApplied(WireStruct, frozen=True, kw_only=True, tag="applied"):
     sequence: int
     failure: str | None
     lost_state_numbers: tuple[int, ...] = ()
+    lacks_rows: bool = False
 
 
 class CollectStages(WireStruct, frozen=True, kw_only=True, tag="collect"):

@@ -17,7 +17,7 @@ from __future__ import annotations
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import Meta, Struct
 
 from queryablestate.wire.kept_rows import KeptRows
 from queryablestate.wire.wire_struct import WireStruct
@@ -322,9 +322,10 @@ class AssignmentRecord(WireStruct, frozen=True, kw_only=True):
             nodes (rule S4).
         planned_count: Copies that were to be made when *wanted* was made last; for the
             progress that is shown.
-        rowless_version: The last version that gave all key groups to nodes when the job
-            had no rows, so that there was nothing to copy; unset if that is version 1.
-            Nodes are not told it: one of release 0.1.0 would refuse it.
+        copied_versions: For each node the newest version that began one of the copies
+            that it has in sync; 0 if it had nothing to copy, and empty altogether if
+            none had.  A data directory that was told of none as new is older than what
+            it is assigned (rule W7).
     """
 
     version: int
@@ -338,7 +339,7 @@ class AssignmentRecord(WireStruct, frozen=True, kw_only=True):
     node_count: int = 1
     replica_count: int = 1
     planned_count: int = 0
-    rowless_version: int | UnsetType = UNSET
+    copied_versions: tuple[int, ...] = ()
 
 
 class JobRecord(WireStruct, frozen=True, kw_only=True):

@@ -40,6 +40,7 @@ from queryablestate.wire.clients import (
     StateDeclaration,
     TicketDrawn,
 )
+from queryablestate.wire.job_plan import JobHolding
 from queryablestate.wire.node_messages import (
     EntriesApplied,
     JobPosition,
@@ -227,6 +228,10 @@ def drop(state_name: str = "aircraft", job_id: str = APP) -> DropState:
     )
 
 
+KNOWS_ALL: Final = JobHolding(job_id=APP, version=1_000_000)
+"""What a node holds that has completed all its copies."""
+
+
 def node_register(
     node_id: str,
     *,
@@ -235,6 +240,7 @@ def node_register(
     positions: dict[str, int] | None = None,
     control_id: str | None = CONTROL_ID,
     kept: tuple[KeptRows, ...] = (),
+    holding: JobHolding | None = None,
 ) -> RegisterNode:
     """Return a node's registration."""
     return RegisterNode(
@@ -251,6 +257,7 @@ def node_register(
         ),
         control_id=control_id,
         kept=kept,
+        holdings=() if holding is None else (holding,),
     )
 
 
@@ -269,7 +276,12 @@ def verified(node_id: str, verify_id: int, *missing: StageRecord) -> StagesVerif
 
 
 def applied(
-    node_id: str, sequence: int, *, failure: str | None = None, job_id: str = APP
+    node_id: str,
+    sequence: int,
+    *,
+    failure: str | None = None,
+    lacks_rows: bool = False,
+    job_id: str = APP,
 ) -> EntriesApplied:
     """Return how far a node is."""
     return EntriesApplied(
@@ -277,6 +289,7 @@ def applied(
         job_id=job_id,
         sequence=sequence,
         failure=failure,
+        lacks_rows=lacks_rows,
     )
 
 

@@ -58,6 +58,7 @@ def assignment(
     joining: str = "",
     since: int = 0,
     sequence: int = 0,
+    copied: Sequence[int] = (),
 ) -> AssignmentRecord:
     """
     Return an assignment.
@@ -70,6 +71,7 @@ def assignment(
         joining: For each key group who is making a copy; ``-`` for none.
         since: The entry after which these are brought rows.
         sequence: The entry after which it holds.
+        copied: By which version each node began a copy that is in sync last.
     """
     return AssignmentRecord(
         version=version,
@@ -82,6 +84,7 @@ def assignment(
             tuple(JoiningCopy(node_ids.index(name), since) for name in word.strip("-"))
             for word in joining.split()
         ),
+        copied_versions=tuple(copied),
     )
 
 

@@ -183,6 +183,8 @@ class Checker:
     Args:
         seed: Of the run.
         is_in_use: Returns whether a data directory is the one that its node has now.
+        has_come_back: Returns whether the control plane has heard of the present
+            process of a node.
         now_us: Returns what the wall clocks show.
 
     Attributes:
@@ -195,7 +197,11 @@ class Checker:
     """
 
     def __init__(
-        self, seed: int, is_in_use: Callable[[str], bool], now_us: Callable[[], int]
+        self,
+        seed: int,
+        is_in_use: Callable[[str], bool],
+        has_come_back: Callable[[str], bool],
+        now_us: Callable[[], int],
     ) -> None:
         self._seed = seed
         self.counts: Counter[str] = Counter()
@@ -203,7 +209,7 @@ class Checker:
         self.stages: dict[bytes, StageBooks] = {}
         self.runs: dict[tuple[str, int], RunBooks] = {}
         self.disks: dict[str, Disk] = {}
-        self.moves = MoveChecker(self, is_in_use, now_us)
+        self.moves = MoveChecker(self, is_in_use, has_come_back, now_us)
         self._bound_max: dict[tuple[str, str], int] = {}
         self._runs_of: dict[tuple[str, str], list[str]] = {}
         self._seen: dict[tuple[str, int, int], int] = {}
@@ -464,11 +470,12 @@ class Checker:
             )
             sequence = state.versions[found[0]].sequence
             record = self.moves.present[job_id]
-            for disk in owners.values():
+            for node_id, disk in owners.items():
                 # Who became one after the decision answers only when it has applied it.
                 self.require(
                     "W3 what is acknowledged is applied by every owner",
                     (disk is not None and disk.position(job_id) >= sequence)
+                    or self.moves.had_applied(node_id, disk, job_id, sequence)
                     or record.sequence >= sequence,
                     query_id,
                     batch_id,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING, Final, final
 
 from queryablestate.store.groups import groups_in
@@ -19,8 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from queryablestate.node.core.effects import HoldKeyGroups, ResetJobRows
     from queryablestate.store.holdings import Held
-    from queryablestate.wire.job_assignment import JoiningGroup, WriterFence
+    from queryablestate.wire.job_assignment import WriterFence
+    from queryablestate.wire.job_plan import JobHolding
     from queryablestate.wire.records import Entry
     from queryablestate.wire.staging_messages import StageChunk, StagedRows
     from tests.state_simulation.model import JobModel
@@ -35,6 +38,7 @@ Of a data directory: more than any run fills.
 
 A part of a snapshot that takes seconds, on a slow disk, keeps all pages of its moment.
 """
+_DATA_FILE_NAME: Final = "data.mdb"
 _INDEX_SIZE_BYTES: Final = 8
 _SCAN_LIMIT: Final = 10_000
 
@@ -48,6 +52,8 @@ class Disk:
         name: For traces: the node, and how many directories it had before.
         store: It is open while a process has it, and while the books are looked at.
         staged: Chunks that were ever made durable here, by stage id and index.
+        has_backup: Whether there is an older state of it.
+        vanished: Chunks that were gone when an older state was put back.
         interruption: What may come between the store and its files.
     """
 
@@ -62,6 +68,10 @@ class Disk:
         self.store = self._open()
         self.reader = WholeReader(self.store)
         self._positions: dict[str, int] = {}
+        self._passed: dict[str, int] = {}
+        self.has_backup = False
+        self.vanished: dict[tuple[bytes, int], StagedRows] = {}
+        self._backed_up: set[tuple[bytes, int]] = set()
 
     def __repr__(self) -> str:
         return self.name
@@ -106,6 +116,37 @@ class Disk:
         """Return the last entry applied, -1 for a job that it knows nothing of."""
         return self._positions.get(job_id, -1)
 
+    def had_applied(self, job_id: str, sequence: int) -> bool:
+        """Return whether it had an entry before an older state was put back."""
+        return self._passed.get(job_id, -1) >= sequence
+
+    # -- older states ----------------------------------------------------------------
+
+    @property
+    def _backup(self) -> Path:
+        return self._directory.with_name(f"{self._directory.name}-backup")
+
+    def back_up(self) -> None:
+        """Keep a copy of it as it is now, in the place of an earlier one."""
+        shutil.rmtree(self._backup, ignore_errors=True)
+        self._backup.mkdir()
+        self.store._environment.environment.copy(str(self._backup))
+        self._backed_up = set(self.staged)
+        self.has_backup = True
+
+    def put_back(self) -> None:
+        """Have it be as it was when it was backed up last; no process has it."""
+        self.store.close()
+        shutil.copy(self._backup / _DATA_FILE_NAME, self._directory / _DATA_FILE_NAME)
+        self.store = self._open()
+        self.reader = WholeReader(self.store)
+        for job_id, position in self._positions.items():
+            self._passed[job_id] = max(position, self._passed.get(job_id, -1))
+        self._positions = self.store.positions()
+        for key in self.staged.keys() - self._backed_up:
+            self.vanished[key] = self.staged.pop(key)
+        self.suspect()
+
     # -- what a node writes --------------------------------------------------------
 
     def stage(
@@ -148,18 +189,20 @@ class Disk:
         finally:
             self._look_at_position(job_id)
 
-    def reset(
-        self,
-        job_id: str,
-        sequence: int,
-        numbers: Sequence[int],
-        restore_id: str | None,
-        job: JobModel,
-    ) -> None:
+    def reset(self, effect: ResetJobRows, job: JobModel) -> JobHolding:
         """Begin anew: whatever has rows by then has lost them."""
+        job_id = effect.job_id
         commit_count = self.interruption.commit_count
         try:
-            self.store.reset_job(job_id, sequence, numbers, restore_id)
+            return self.store.reset_job(
+                job_id,
+                effect.sequence,
+                effect.state_numbers,
+                effect.restore_id,
+                key_groups=effect.key_groups,
+                joining=effect.joining,
+                assignment_version=effect.assignment_version,
+            )
         finally:
             self._look_at_position(job_id)
             is_done = self.interruption.commit_count > commit_count
@@ -175,11 +218,15 @@ class Disk:
             # to lack what another disk has.
             self._cleared.add(job_id)
 
-    def hold(
-        self, job_id: str, key_groups: Sequence[int], joining: Sequence[JoiningGroup]
-    ) -> Held:
-        """Hold these key groups."""
-        return self.store.hold(job_id, key_groups, joining)
+    def hold(self, effect: HoldKeyGroups) -> Held:
+        """Hold the key groups that *effect* names."""
+        return self.store.hold(
+            effect.job_id,
+            effect.key_groups,
+            effect.joining,
+            assignment_version=effect.assignment_version,
+            copied_version=effect.copied_version,
+        )
 
     # -- what the books look at ------------------------------------------------------
 

@@ -48,6 +48,7 @@ class Faults:
         self._stalls = Random(f"{world.seed}/stalls")
         self._cuts = Random(f"{world.seed}/cuts")
         self._takeovers = Random(f"{world.seed}/takeovers of states")
+        self._put_backs = Random(f"{world.seed}/older states of disks")
         moves = MoveFaults(world, self._rng, self._within)
         self._leader_changed_at_ns = self._taken_away_at_ns = -_SETTLED_NS
         self._actions: dict[str, Callable[[], bool]] = {
@@ -88,6 +89,8 @@ class Faults:
             self._cut_off_later()
         if self._world.scenario.takes_over:
             self._take_over_later()
+        if self._world.scenario.puts_back:
+            self._put_back_later()
 
     def _strike_later(self) -> None:
         interval_ns = self._world.scenario.fault_interval_ns
@@ -168,6 +171,30 @@ class Faults:
             query.replace(self._takeovers.choice(("replace", "continue")))
             world.counts["fault: state taken over"] += 1
         self._take_over_later()
+
+    def _put_back_later(self) -> None:
+        interval_ns = 2 * self._world.scenario.fault_interval_ns
+        delay_ns = 1 + round(self._put_backs.expovariate(1.0) * interval_ns)
+        self._world.timeline.after(delay_ns, self._put_back)
+
+    def _put_back(self) -> None:
+        """Keep a copy of a data directory, or have one be what it was."""
+        world = self._world
+        if world.network.is_calm:
+            return
+        host = self._put_backs.choice(world.hosts)
+        if not host.disk.has_backup or self._put_backs.random() < 0.3:
+            world.trace("world", f"{host.disk} is backed up")
+            host.disk.back_up()
+        else:
+            world.counts["fault: older state of a disk put back"] += 1
+            world.trace("world", f"fault: an older state of {host.disk} is put back")
+            host.stop()
+            host.put_disk_back()
+            left_ns = world.scenario.faults_end_ns - world.timeline.now_ns
+            delay_ns = self._put_backs.randrange(1, SESSION_TIMEOUT_NS)
+            world.timeline.after(max(0, min(delay_ns, left_ns)), host.start)
+        self._put_back_later()
 
     def _may(self, name: str) -> bool:
         """Return whether that may happen now: see `Profile.ONE_AWAY`."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, final
 
-from queryablestate.wire.records import collected_stage_id
+from queryablestate.wire.records import BatchDecided, collected_stage_id
 from tests.state_simulation.content import live_at
 
 
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from queryablestate.node.core.effects import ResetJobRows
     from queryablestate.wire.node_messages import CollectStages
-    from queryablestate.wire.records import AssignmentRecord, BatchDecided
+    from queryablestate.wire.records import AssignmentRecord
+    from queryablestate.wire.staging_messages import StagedRows
     from tests.state_simulation.checkers import Checker
     from tests.state_simulation.content import Row
     from tests.state_simulation.disk import Disk
@@ -37,6 +38,8 @@ class MoveChecker:
     Args:
         checker: Counts what is checked, and has the books of jobs and disks.
         is_in_use: Returns whether a data directory is the one that its node has now.
+        has_come_back: Returns whether the control plane has heard of the present
+            process of a node.
         now_us: Returns what the wall clocks show.
 
     Attributes:
@@ -52,9 +55,11 @@ class MoveChecker:
         self,
         checker: Checker,
         is_in_use: Callable[[str], bool],
+        has_come_back: Callable[[str], bool],
         now_us: Callable[[], int],
     ) -> None:
         self._checker = checker
+        self._has_come_back = has_come_back
         self._now_us = now_us
         self._require = checker.require
         self._is_in_use = is_in_use
@@ -64,6 +69,8 @@ class MoveChecker:
         self.counts: Counter[str] = Counter()
         self._versions: dict[tuple[str, int], AssignmentRecord] = {}
         self._primaries: dict[tuple[str, int, int], str] = {}
+        self._put_back: set[str] = set()
+        self._doubtful: set[tuple[str, str, int]] = set()
 
     # -- assignments -----------------------------------------------------------------
 
@@ -85,6 +92,8 @@ class MoveChecker:
             registered: The data directory of each node as the control plane has it.
         """
         require, former = self._require, self.present.get(job_id)
+        if former is not None:
+            self._end_doubts(job_id)
         sequence = self._checker.job(job_id).sequence
         require(
             "S2 an assignment is ordered with decisions",
@@ -119,6 +128,9 @@ class MoveChecker:
             for key_group in range(len(record.owners)):
                 self._check_step(job_id, former, record, key_group, registered)
             self._count(former, record)
+        elif self._checker.job(job_id).restored:
+            for store_id in self._put_back:  # what was loaded there may be gone
+                self._doubt(store_id, job_id)
         self.look_for_losses(job_id)
 
     def _check_step(
@@ -154,6 +166,10 @@ class MoveChecker:
                 former,
             )
             store_id = _store_id(record, node_id)
+            if (store_id, job_id, key_group) in self._doubtful:
+                if not self._has_come_back(node_id):
+                    continue  # it was promoted before anything was known of that
+                self._doubtful.remove((store_id, job_id, key_group))
             self._check_promoted(job_id, self._checker.disks[store_id], key_group)
         for node_id, since in _joining(record, key_group).items():
             require(
@@ -165,8 +181,8 @@ class MoveChecker:
                 "after",
                 former,
             )
-        had = [n for n in before if self._is_in_use(_store_id(former, n))]
-        if had and not any(self._is_in_use(_store_id(record, n)) for n in after):
+        had = [n for n in before if self._is_sound(job_id, key_group, former, n)]
+        if had and not any(self._is_sound(job_id, key_group, record, n) for n in after):
             require(
                 "S1 a sound copy is not given up for one that is known to be lost",
                 any(registered.get(n) == _store_id(record, n) for n in after),
@@ -230,13 +246,80 @@ class MoveChecker:
             moved = _owners(former, key_group)[0] != _owners(record, key_group)[0]
             counts["primaries changed"] += moved
 
+    def _is_sound(
+        self, job_id: str, key_group: int, record: AssignmentRecord, node_id: str
+    ) -> bool:
+        """Return whether a copy is on a data directory that has been there since."""
+        store_id = _store_id(record, node_id)
+        is_doubtful = (store_id, job_id, key_group) in self._doubtful
+        return self._is_in_use(store_id) and not is_doubtful
+
+    def had_applied(
+        self, node_id: str, disk: Disk | None, job_id: str, sequence: int
+    ) -> bool:
+        """Return whether a node had an entry, and it is not known that it has not."""
+        return (
+            disk is not None
+            and disk.had_applied(job_id, sequence)
+            and not self._has_come_back(node_id)
+        )
+
+    def _staged(
+        self, node_id: str, disk: Disk, key: tuple[bytes, int]
+    ) -> StagedRows | None:
+        """Return a chunk that is there, or was, and nobody can know that it is not."""
+        rows = disk.staged.get(key)
+        if rows is None and not self._has_come_back(node_id):
+            return disk.vanished.get(key)
+        return rows
+
+    def _end_doubts(self, job_id: str) -> None:
+        """Take copies for sound again that have all there is, known to be there."""
+        sequence = self._checker.job(job_id).sequence
+        for one in [one for one in self._doubtful if one[1] == job_id]:
+            store_id, _, key_group = one
+            record, disk = self.present[job_id], self._checker.disks[store_id]
+            if store_id not in record.store_ids or disk.position(job_id) < sequence:
+                continue
+            node_id = record.node_ids[record.store_ids.index(store_id)]
+            if (
+                node_id in _owners(record, key_group)
+                and self._has_come_back(node_id)
+                and self._is_whole(job_id, disk, key_group)
+            ):
+                self._doubtful.discard(one)
+
+    def _is_whole(self, job_id: str, disk: Disk, key_group: int) -> bool:
+        """Return whether a copy holds what the chain says."""
+        if key_group not in disk.complete(job_id):
+            return False
+        now_us = self._now_us()
+        for number, state in self._checker.job(job_id).states.items():
+            expected = contents_at(state, disk.position(job_id))
+            expected = _part(live_at(expected, state.plan, now_us), (key_group,))
+            contents = disk.contents(number, state.plan, (key_group,), now_us)
+            if disk.lost(number, (key_group,)) or (contents or {}) != expected:
+                return False
+        return True
+
+    def put_back(self, store_id: str) -> None:
+        """Take note that an older state of a data directory has taken its place."""
+        self._put_back.add(store_id)
+        for job_id in self.present:
+            self._doubt(store_id, job_id)
+        self.look_for_losses()
+
+    def _doubt(self, store_id: str, job_id: str) -> None:
+        count = len(self.present[job_id].owners)
+        self._doubtful.update((store_id, job_id, group) for group in range(count))
+
     def look_for_losses(self, job_id: str | None = None) -> None:
         """Take note of key groups of which every in-sync copy is lost now."""
         for one in self.present if job_id is None else (job_id,):
             record = self.present[one]
             for key_group in range(len(record.owners)):
                 if not any(
-                    self._is_in_use(_store_id(record, node_id))
+                    self._is_sound(one, key_group, record, node_id)
                     for node_id in _owners(record, key_group)
                 ):
                     self.losable.add((one, key_group))
@@ -277,7 +360,7 @@ class MoveChecker:
             brought: dict[int, list[tuple[bytes, bytes | None]]] = {}
             for stage in entry.stages:
                 for index in range(stage.chunk_counts.get(node_id, 0)):
-                    rows = disk.staged.get((stage.stage_id, index))
+                    rows = self._staged(node_id, disk, (stage.stage_id, index))
                     self._require(
                         "W3 no decision names rows that no node has",
                         rows is not None,
@@ -396,9 +479,19 @@ class MoveChecker:
         )
         # Rows of a snapshot are loaded, and become the job's with its first entry.
         has_loaded = bool(job.restored) and effect.sequence < job.sequence_first
+        # It was asked for them before an older state of its disk was put back.
+        next_index = max(0, disk.position(effect.job_id) + 1 - job.sequence_first)
+        has_verified = any(
+            (stage.stage_id, index) in disk.vanished
+            for entry in job.chain[next_index:]
+            if isinstance(entry, BatchDecided)
+            for stage in entry.stages
+            for index in range(stage.chunk_counts.get(node_id, 0))
+        )
+        is_suspect = disk.is_suspect(effect.job_id)
         self._require(
             "W7 rows are given up only if a disk was lost or exchanged",
-            not (holds and has_rows) or disk.is_suspect(effect.job_id) or has_loaded,
+            not (holds and has_rows) or is_suspect or has_loaded or has_verified,
             disk,
             effect,
             record,

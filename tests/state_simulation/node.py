@@ -8,6 +8,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final, assert_never, cast, final
 
 import zmq
+from attrs import evolve
 
 from nameservice import NameServiceError, StorageError
 from queryablestate.node.core.chunks import chunk_refused
@@ -65,6 +66,7 @@ from queryablestate.node.core.events import (
     TimePassed,
     Wait,
 )
+from queryablestate.node.core.job import found_by
 from queryablestate.node.core.jobs import ServedJob
 from queryablestate.node.core.registration import NodeIdentity
 from queryablestate.node.reads import (
@@ -76,6 +78,7 @@ from queryablestate.node.reads import (
     read,
 )
 from queryablestate.node.snapshots import NodeSnapshots
+from queryablestate.node.store_tasks import reason_of
 from queryablestate.schema.key_groups import group_start
 from queryablestate.store.groups import groups_in
 from queryablestate.store.rows import check_chunk
@@ -244,6 +247,7 @@ class Node:
                 fences=store.fences(),
                 lost=store.lost_states(),
                 origins=store.origins(),
+                holdings=store.holdings(),
             )
         )
 
@@ -757,6 +761,11 @@ class Node:
         if self._world.fails_within_write():
             self.disk.interruption.fail_at(self._world.interruption_step())
 
+    def _may_fail_to_begin(self) -> None:
+        """Likewise where a node begins with something else, in some runs."""
+        if self._world.scenario.puts_back:
+            self._may_fail()
+
     def _stage(self, effect: StageRows) -> Callable[[], None]:
         chunk, payload = effect.chunk, effect.rows.buffer
         message: Struct = ChunkStaged(request_id=chunk.request_id)
@@ -775,12 +784,14 @@ class Node:
 
     def _apply(self, effect: ApplyEntry) -> Callable[[], None]:
         job_id, entry = effect.job_id, effect.entry
-        failure = None
+        failure, reason, holding = None, "", None
         try:
             self._may_fail()
             self.disk.apply(job_id, entry)
+            if found_by(entry):
+                holding = self.disk.store.holding(job_id)
         except NameServiceError as error:
-            failure = str(error)
+            failure, reason = str(error), reason_of(error)
         if failure is None and isinstance(entry, SnapshotMarked):
             self.snapshots.marked(self.disk.store, job_id, entry)
         if failure is None and isinstance(entry, SnapshotRestored):
@@ -790,12 +801,30 @@ class Node:
             entry=entry,
             failure=failure,
             digest=entry_digest(entry) if failure is None else b"",
+            reason=reason,
+            holding=holding,
         )
         self.copying.advance()
         return partial(self._step, event)
 
     def _hold(self, effect: HoldKeyGroups) -> Callable[[], None]:
-        held = self.disk.hold(effect.job_id, effect.key_groups, effect.joining)
+        if effect.joining:
+            self._world.back_up_now(self.disk)
+        try:
+            self._may_fail_to_begin()
+            held = self.disk.hold(effect)
+        except NameServiceError as error:
+            failed = KeyGroupsHeld(
+                job_id=effect.job_id,
+                assignment_version=effect.assignment_version,
+                copied=(),
+                missing=(),
+                sequence_min=0,
+                failure=str(error),
+            )
+            return partial(self._step, failed)
+        if effect.joining:
+            self._world.back_up_now(self.disk)
         event = KeyGroupsHeld(
             job_id=effect.job_id,
             assignment_version=effect.assignment_version,
@@ -807,11 +836,16 @@ class Node:
         return self._remove_unheld(event)
 
     def _remove_unheld(self, event: KeyGroupsHeld) -> Callable[[], None]:
-        if not self.disk.store.remove_unheld(event.job_id):
+        try:
+            is_done = self.disk.store.remove_unheld(event.job_id)
+        except NameServiceError as error:
+            return partial(self._step, evolve(event, failure=str(error)))
+        if not is_done:
             self._world.counts["removals of rows"] += 1
             self.write(partial(self._remove_unheld, event))
             return _do_nothing
-        return partial(self._step, event)
+        holding = self.disk.store.holding(event.job_id)
+        return partial(self._step, evolve(event, holding=holding))
 
     def _finish_copy(self, effect: FinishCopy) -> Callable[[], None]:
         key_groups: tuple[int, ...] | None = None
@@ -834,6 +868,7 @@ class Node:
             fetch_id=effect.fetch_id,
             key_groups=key_groups or (),
             failure=failure,
+            holding=self.disk.store.holding(effect.job_id),
         )
         return partial(self._step, event)
 
@@ -856,14 +891,13 @@ class Node:
     def _reset(self, effect: ResetJobRows) -> Callable[[], None]:
         self._world.counts["jobs begun anew"] += 1
         self._world.moves.begun_anew(self.node_id, self.disk, effect)
-        self.disk.reset(
-            effect.job_id,
-            effect.sequence,
-            effect.state_numbers,
-            effect.restore_id,
-            self._world.checker.job(effect.job_id),
-        )
-        event = ResetFinished(job_id=effect.job_id, failure=None)
+        holding, failure = None, None
+        try:
+            self._may_fail_to_begin()
+            holding = self.disk.reset(effect, self._world.checker.job(effect.job_id))
+        except NameServiceError as error:
+            failure = str(error)
+        event = ResetFinished(job_id=effect.job_id, failure=failure, holding=holding)
         return partial(self._step, event)
 
     def _tell_plan(self, job_id: str) -> None:
@@ -896,14 +930,14 @@ class Node:
         def check() -> None:
             if not self.is_alive:
                 return
-            verified_since_us = self._world.wall_clock_us - RETENTION_NS // 2_000
+            since_us = self._world.wall_clock_us - RETENTION_NS // 2_000
             try:
                 missing = self.disk.store.missing_stages(
                     command.job_id,
                     command.writer_epoch,
                     command.batch_id,
                     command.stages,
-                    received_since_us=0 if command.is_decided else verified_since_us,
+                    received_since_us=since_us,
                 )
             except StorageError:
                 return

@@ -189,6 +189,7 @@ class Scenario:
         faults_end_ns: When faults stop.
         fault_weights: How often each kind of fault comes.
         takes_snapshots: Whether operators take snapshots.
+        puts_back: Whether data directories become what they were before, likewise.
     """
 
     seed: int
@@ -216,6 +217,7 @@ class Scenario:
     faults_end_ns: int
     fault_weights: tuple[int, ...]
     takes_snapshots: bool
+    puts_back: bool
 
     @property
     def has_slow_changes(self) -> bool:
@@ -224,6 +226,7 @@ class Scenario:
         return self.leader_store_ns >= _SLOW_NS and count_max <= _FEW_OPERATIONS
 
 
+_PUT_BACK_SHARE: Final = 0.3
 _SLOW_NS: Final = 40 * MS
 _FEW_OPERATIONS: Final = 5
 
@@ -371,6 +374,7 @@ def make_scenario(seed: int) -> Scenario:
         fault_weights=_weights(rng, profile),
         commit_limits=_commit_limits(seed),
         takes_snapshots=_takes_snapshots(seed),
+        puts_back=is_storm and Random(f"{seed}/put back").random() < _PUT_BACK_SHARE,
         session_count_max=_session_count(seed) if is_storm else 100,
     )
     is_direct, caches = _ways(seed, caches=scenario.caches)
@@ -412,6 +416,7 @@ def _with_takeovers(scenario: Scenario) -> Scenario:
         commit_limits=COMMIT_LIMITS,
         session_count_max=100,
         takes_snapshots=False,
+        puts_back=False,
         fault_interval_ns=400 * MS,
         faults_end_ns=6_000 * MS,
         fault_weights=tuple(

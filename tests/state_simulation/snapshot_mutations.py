@@ -89,6 +89,6 @@ SNAPSHOT_MUTATIONS: Final = (
         module="queryablestate.control.chains",
         before='if isinstance(following, SnapshotRestored) else ""',
         after="if isinstance(following, SnapshotRestored) else None",
-        seed=667,
+        seed=10568,
     ),
 )

@@ -90,6 +90,16 @@ def test_every_rule_holds_while_states_are_taken_over() -> None:
     assert summary.counts["fault: node deafened"] > 2
 
 
+@pytest.mark.proves("Q1", "S1", "S3", "W7")
+def test_every_rule_holds_while_disks_become_what_they_were_before() -> None:
+    """W7: an older state of a data directory answers nothing wrong, and mends."""
+    summary = Summary()
+    for seed in (654, 4_482, 22_841):
+        summary.add(run_seed(seed))
+    assert summary.failures == []
+    assert summary.counts["fault: older state of a disk put back"] > 10
+
+
 @pytest.mark.proves("S2")
 @pytest.mark.parametrize("seed", [44_715, 92_632])
 def test_no_batch_fails_because_answers_take_long(seed: int) -> None:

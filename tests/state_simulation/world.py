@@ -76,6 +76,7 @@ class ProxyPeer(Protocol):
 _LARGE_DEATH: Final = 0.05
 _KILL_WITHIN_WRITE: Final = 0.01
 _FAIL_WITHIN_WRITE: Final = 0.04
+_BACKUP_AT_COPIES: Final = 0.3
 _STEP_COUNT: Final = 8
 _NOTICE_NS: Final = 80 * MS
 _PROGRESS_COUNT: Final = 2
@@ -160,6 +161,12 @@ class Host:
         self._world.has_lost_disks = True
         self._world.moves.look_for_losses()
 
+    def put_disk_back(self) -> None:
+        """Begin the next process with an older state of its data directory."""
+        self.disk.put_back()
+        self._world.has_lost_disks = True
+        self._world.moves.put_back(self.disk.store_id)
+
 
 @final
 class World:
@@ -181,7 +188,10 @@ class World:
         self.connection_rng = Random(f"{scenario.seed}/connections")
         self.timeline = Timeline()
         self.checker = Checker(
-            scenario.seed, self._is_in_use, lambda: self.wall_clock_us
+            scenario.seed,
+            self._is_in_use,
+            self._has_come_back,
+            lambda: self.wall_clock_us,
         )
         self.moves = self.checker.moves
         self.answers = AnswerChecker(self.checker)
@@ -192,6 +202,7 @@ class World:
         )
         self._interruption_rng = Random(f"{scenario.seed}/interruptions")
         self._sweep_rng = Random(f"{scenario.seed}/sweeps")
+        self._backup_rng = Random(f"{scenario.seed}/backups")
         self._large_rng = Random(f"{scenario.seed}/large writes")
         self.names = NameService(self._committed, scenario.commit_limits)
         self.connections: dict[LinkId, tuple[ProxyPeer, Proxy]] = {}
@@ -520,7 +531,7 @@ class World:
         }
         for job_number, value in entries:
             entry = decode_entry(value)
-            self.trace("store", entry)
+            self.trace("store", self._jobs[job_number], entry)
             self.counts["entries decided"] += 1
             self.checker.entry_decided(
                 self._jobs[job_number],
@@ -530,7 +541,7 @@ class World:
             )
         for job_number, value in assignments:
             record = paths.decode_assignment(value)
-            self.trace("store", record)
+            self.trace("store", self._jobs[job_number], record)
             leader = self.leader
             self.moves.written(
                 self._jobs[job_number],
@@ -541,6 +552,17 @@ class World:
 
     def _is_in_use(self, store_id: str) -> bool:
         return any(host.disk.store_id == store_id for host in self.hosts)
+
+    def _has_come_back(self, node_id: str) -> bool:
+        (host,) = (host for host in self.hosts if host.node_id == node_id)
+        leader = self.leader
+        core = None if leader is None else leader.core
+        if host.node is None or core is None:
+            return False
+        summaries = core.view.node_summaries(now_ns=self.timeline.now_ns)
+        return (node_id, host.node.address) in [
+            (o.node_id, o.address) for o in summaries
+        ]
 
     def owners_of(
         self, job_id: str, store_id_of: Callable[[str], str | None] | None = None
@@ -690,6 +712,15 @@ class World:
     def _kill_if_alive(self, proxy: Proxy) -> None:
         if proxy.is_alive and self.leader is proxy:
             self.restart_proxy(proxy)
+
+    def back_up_now(self, disk: Disk) -> None:
+        """Back a directory up where its copies begin, now and then."""
+        if (
+            self.scenario.puts_back
+            and not self.network.is_calm
+            and self._backup_rng.random() < _BACKUP_AT_COPIES
+        ):
+            disk.back_up()
 
     # -- within a transaction ----------------------------------------------------------
 

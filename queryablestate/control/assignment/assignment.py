@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from msgspec import UNSET
-
 from nameservice import ConfigurationError
 from queryablestate.control.assignment.placement import node_count_max, place
 from queryablestate.wire.records import AssignmentRecord
@@ -25,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "check_assignment",
+    "copied_version",
     "destinations",
     "first_assignment",
     "held_by",
@@ -77,7 +76,6 @@ def first_assignment(
         # With fewer nodes than copies, the next ones to come are missed already.
         node_count=max(len(node_ids), replica_count),
         replica_count=replica_count,
-        rowless_version=version if version > 1 else UNSET,
     )
 
 
@@ -92,6 +90,8 @@ def check_assignment(assignment: AssignmentRecord) -> None:
     assert len(set(assignment.node_ids)) == count
     assert len(assignment.store_ids) == count
     assert len(assignment.since_sequences) == count
+    assert len(assignment.copied_versions) in {0, count}
+    assert all(version <= assignment.version for version in assignment.copied_versions)
     group_count = len(assignment.owners)
     parts: set[int] = set()
     for owners, nodes in zip(assignment.owners, destinations(assignment), strict=True):
@@ -152,6 +152,13 @@ def held_by(assignment: AssignmentRecord, node_id: str) -> Sequence[int]:
         for key_group, owners in enumerate(assignment.owners)
         if index in owners
     )
+
+
+def copied_version(assignment: AssignmentRecord, node_id: str) -> int:
+    """Return the newest version that began a copy of *node_id*, 0 if it made none."""
+    if not assignment.copied_versions or node_id not in assignment.node_ids:
+        return 0
+    return assignment.copied_versions[assignment.node_ids.index(node_id)]
 
 
 def source_of(

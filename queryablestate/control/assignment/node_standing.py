@@ -30,6 +30,7 @@ class NodeStanding:
         is_draining: Whether it is to be emptied.
         is_failing: Whether it has said that it cannot go on.
         is_lost: Whether it has lost its rows of the job since it was assigned.
+        lost: The key groups that it has lost rows of, if they are not all of them.
         is_anew: Whether it has begun the job anew since it was assigned, with nothing
             lost: its in-sync copies count, and those that it makes are begun anew.
         is_behind: Whether it was expected and is back, and has yet to apply what it
@@ -46,6 +47,7 @@ class NodeStanding:
     is_draining: bool = False
     is_failing: bool = False
     is_lost: bool = False
+    lost: Collection[int] = frozenset()
     is_anew: bool = False
     is_behind: bool = False
     has_begun: bool = True

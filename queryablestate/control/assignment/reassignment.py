@@ -115,6 +115,7 @@ class _Draft:
         node_ids: The nodes; new ones come at the end.
         store_ids: Their data directories, as assigned.
         sinces: Where each of them joined.
+        copied: The newest version that began a copy of each that is in sync.
         standings: What there is to know of each.
         owners: The in-sync copies of each key group, the primary first.
         joining: The copies that are being made of each.
@@ -130,6 +131,7 @@ class _Draft:
     node_ids: list[str]
     store_ids: list[str]
     sinces: list[int]
+    copied: list[int]
     standings: list[NodeStanding]
     owners: list[tuple[int, ...]]
     joining: list[tuple[JoiningCopy, ...]]
@@ -154,6 +156,7 @@ class _Draft:
             node_ids=list(record.node_ids),
             store_ids=list(record.store_ids),
             sinces=list(record.since_sequences),
+            copied=list(record.copied_versions) or [0] * len(record.node_ids),
             standings=[known.get(node_id, _AWAY) for node_id in record.node_ids],
             owners=owners,
             joining=list(record.joining) or [()] * len(owners),
@@ -197,14 +200,17 @@ class _Draft:
             for index, standing in enumerate(self.standings)
             if standing.store_id and self._has_lost(index)
         }
-        if not all(reliable) or not all(makes):
+        lost = [standing.lost for standing in self.standings]
+        if not all(reliable) or not all(makes) or any(lost):
             for key_group, owners in enumerate(self.owners):
-                sound = kept if any(heard[index] for index in owners) else not_lost
-                left = tuple(index for index in owners if sound[index])
+                whole = [index for index in owners if key_group not in lost[index]]
+                sound = kept if any(heard[index] for index in whole) else not_lost
+                left = tuple(index for index in whole if sound[index])
                 if left and left != owners:
                     self.owners[key_group] = left
                     self.has_dropped = True
-                    if any(index in losers for index in set(owners) - set(left)):
+                    gone = set(owners) - set(left)
+                    if any(i in losers or key_group in lost[i] for i in gone):
                         # Who copies may have copied what was lost: not in this
                         # version, and anew in the next.
                         self.joining[key_group] = ()
@@ -212,7 +218,10 @@ class _Draft:
                 joining = self.joining[key_group]
                 if joining:
                     self.joining[key_group] = tuple(
-                        copy for copy in joining if makes[copy.node_index]
+                        copy
+                        for copy in joining
+                        if makes[copy.node_index]
+                        and key_group not in lost[copy.node_index]
                     )
         owning = {index for owners in self.owners for index in owners}
         for index, standing in enumerate(self.standings):
@@ -231,14 +240,17 @@ class _Draft:
         """Take the copies that are finished for in sync."""
         for key_group, joining in enumerate(self.joining):
             done = [
-                copy.node_index
+                copy
                 for copy in joining
                 if key_group in self.standings[copy.node_index].copied
             ]
+            for copy in done:
+                index = copy.node_index
+                self.owners[key_group] += (index,)
+                self.copied[index] = max(self.copied[index], copy.version)
             if done:
-                self.owners[key_group] += tuple(done)
                 self.joining[key_group] = tuple(
-                    copy for copy in joining if copy.node_index not in done
+                    copy for copy in joining if copy not in done
                 )
 
     def plan(self) -> None:
@@ -326,6 +338,7 @@ class _Draft:
         self.node_ids.append(node_id)
         self.store_ids.append(standing.store_id)
         self.sinces.append(self.sequence)
+        self.copied.append(0)
         self.standings.append(standing)
 
     def order_owners(self) -> None:
@@ -402,7 +415,9 @@ class _Draft:
                 if index not in owners and index not in begun
             ]
         for _, key_group, index in sorted(missing):
-            is_able = self._is_reliable(index) and not self.standings[index].is_anew
+            standing = self.standings[index]
+            is_anew = standing.is_anew or key_group in standing.lost
+            is_able = self._is_reliable(index) and not is_anew
             if counts[index] < joining_count_max and is_able:
                 counts[index] += 1
                 copy = JoiningCopy(
@@ -417,7 +432,8 @@ class _Draft:
     def record(self) -> AssignmentRecord:
         """Return it as a record of the same version, without who has no part."""
         is_done = self.wanted == self.owners
-        parts = {index for nodes in self.owners for index in nodes}
+        owning = {index for nodes in self.owners for index in nodes}
+        parts = set(owning)
         if not is_done:
             parts.update(index for nodes in self.wanted for index in nodes)
         kept = sorted(parts)
@@ -438,11 +454,13 @@ class _Draft:
                 )
                 for copies in self.joining
             )
+        copied = tuple(self.copied[index] * (index in owning) for index in kept)
         return replace(
             self.before,
             node_ids=tuple(self.node_ids[index] for index in kept),
             store_ids=tuple(self.store_ids[index] for index in kept),
             since_sequences=tuple(self.sinces[index] for index in kept),
+            copied_versions=copied if any(copied) else (),
             owners=numbers(self.owners),
             joining=joining,
             wanted=() if is_done else numbers(self.wanted),

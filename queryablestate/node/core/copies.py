@@ -199,7 +199,7 @@ class JobCopies:
         self._is_missed_coming = False
 
     def reset(self) -> list[NodeEffect]:
-        """Hold nothing, for all rows are thrown away, until told so again."""
+        """Know nothing of what is held, for all rows are thrown away, until told."""
         effects = self._give_up()
         self._is_hold_wanted = True
         self._held = None
@@ -316,8 +316,9 @@ class JobCopies:
             HoldKeyGroups(
                 job_id=job.job_id,
                 assignment_version=job.assignment_version,
-                key_groups=tuple(sorted(job.key_groups + job.copies)),
+                key_groups=job.in_sync,
                 joining=job.joining,
+                copied_version=job.copied_version,
             )
         ]
 
@@ -329,7 +330,7 @@ class JobCopies:
         known = set(self._copied)
         if last is not None:
             known.update(last.key_groups, last.copies)
-        return not known.issuperset(self.assignment.key_groups + self.assignment.copies)
+        return not known.issuperset(self.assignment.in_sync)
 
     def _finish(self, position: int) -> list[NodeEffect]:
         fetch = self._fetch

@@ -30,7 +30,7 @@ with `check_command` first.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias, assert_never, final
+from typing import TYPE_CHECKING, Final, TypeAlias, assert_never, final
 
 from nameservice.observation import StoppedJob
 from queryablestate.node.core.chunks import ChunkGate, chunk_refused
@@ -125,7 +125,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from queryablestate.wire.direct import DirectTicket
-    from queryablestate.wire.job_plan import JobOrigin
 
 
 __all__ = ["Admission", "NodeCore", "NodeLimits", "check_command"]
@@ -133,6 +132,11 @@ __all__ = ["Admission", "NodeCore", "NodeLimits", "check_command"]
 
 Admission: TypeAlias = ServedJob | Refusal | Wait
 """Answer from this job; or this is why not; or not yet, for this reason."""
+
+_UNOPENED: Final = StoreOpened(
+    store_id="", control_id=None, positions={}, fences={}, lost={}
+)
+"""What is known of the store before it is open."""
 
 
 @final
@@ -168,7 +172,7 @@ class NodeCore:
             pause_ns_max=limits.pause_ns_max,
             answer_timeout_ns=limits.answer_timeout_ns,
         )
-        self._jobs = self._job_table({}, {}, {})
+        self._jobs = self._job_table(_UNOPENED)
         self._copies = CopyTable(identity, limits)
         self._waiting = WaitingQuestions(
             limits.questions_waiting_max, limits.questions_size_bytes_max
@@ -338,13 +342,16 @@ class NodeCore:
                 self._gate.finished(writer, size_bytes)
                 return []
             case EntryFinished():
+                self._jobs.holds(event.job_id, event.holding)
                 return self._entry_finished(event, now_ns)
             case ResetFinished(job_id=job_id):
+                self._jobs.holds(job_id, event.holding)
                 effects = self._jobs.reset_finished(event, now_ns=now_ns)
                 # An entry that has come meanwhile applies to what is held by then.
                 effects = self._advance_copies(now_ns) + effects
                 return effects + self._ask_again(self._waiting.take_job(job_id))
             case KeyGroupsHeld():
+                self._jobs.holds(event.job_id, event.holding)
                 self._copies.held(event, now_ns=now_ns)
                 return []
             case CopyAdvanced():
@@ -354,6 +361,7 @@ class NodeCore:
                 self._copies.fetched(event, now_ns=now_ns)
                 return []
             case CopyFinished():
+                self._jobs.holds(event.job_id, event.holding)
                 self._copies.finished(event, now_ns=now_ns)
                 return []
             case LeaveAsked():
@@ -387,6 +395,7 @@ class NodeCore:
         effects += self._advance_copies(now_ns)
         effects += self._registration.advance(
             self._jobs.positions,
+            holdings=self._jobs.holdings,
             token=self._token,
             is_held=self._is_held(),
             now_ns=now_ns,
@@ -436,24 +445,20 @@ class NodeCore:
         self._registration.store_id = event.store_id
         self._registration.kept = event.kept
         self._registration.control_id = event.control_id
-        self._jobs = self._job_table(event.positions, event.lost, event.origins)
+        self._jobs = self._job_table(event)
         effects = self._copies.forget()
         self._gate.open(event.fences)
         self._is_switching = False
         self._left_jobs.store_opened()
         return effects + self._registration.reconnect(now_ns=now_ns)
 
-    def _job_table(
-        self,
-        positions: Mapping[str, int],
-        lost: Mapping[str, Sequence[int]],
-        origins: Mapping[str, JobOrigin],
-    ) -> JobTable:
+    def _job_table(self, opened: StoreOpened) -> JobTable:
         return JobTable(
             self._identity.registration_id,
-            positions,
-            lost,
-            origins=origins,
+            opened.positions,
+            opened.lost,
+            origins=opened.origins,
+            holdings=opened.holdings,
             entries_waiting_max=self._limits.entries_waiting_max,
             retry_ns=self._limits.retry_ns,
         )

@@ -130,12 +130,19 @@ class KeepCopySecret:
 
 @frozen(kw_only=True)
 class ResetJobRows:
-    """Have a job begin at *sequence* with nothing (W7); `ResetFinished` follows."""
+    """
+    Have a job begin at *sequence* with nothing (W7); `ResetFinished` follows.
+
+    From then on these key groups are held, as by a `HoldKeyGroups`.
+    """
 
     job_id: str
     sequence: int
     state_numbers: tuple[int, ...]
-    restore_id: str | None = None
+    restore_id: str | None
+    assignment_version: int
+    key_groups: tuple[int, ...]
+    joining: tuple[JoiningGroup, ...]
 
 
 @frozen(kw_only=True)
@@ -152,12 +159,14 @@ class HoldKeyGroups:
         assignment_version: The assignment that says so.
         key_groups: In-sync copies, sorted.
         joining: Those that are to be copied, sorted.
+        copied_version: See `queryablestate.wire.job_assignment.JobAssignment`.
     """
 
     job_id: str
     assignment_version: int
     key_groups: tuple[int, ...]
     joining: tuple[JoiningGroup, ...]
+    copied_version: int = 0
 
 
 @frozen(kw_only=True)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import Enum
-from typing import Protocol, TypeAlias, final
+from typing import Final, Protocol, TypeAlias, final
 
 from attrs import field, frozen
 
-from queryablestate.wire.job_plan import JobOrigin
+from queryablestate.wire.job_plan import JobHolding, JobOrigin
 from queryablestate.wire.kept_rows import KeptRows
 from queryablestate.wire.node_messages import ToNode
 from queryablestate.wire.questions import Question
@@ -17,6 +17,7 @@ from queryablestate.wire.staging_messages import StageChunk
 
 
 __all__ = [
+    "ROWS_MISSING",
     "AskedQuestion",
     "ChunkFinished",
     "ChunkReceived",
@@ -40,6 +41,10 @@ __all__ = [
     "TimePassed",
     "Wait",
 ]
+
+
+ROWS_MISSING: Final = "rows_missing"
+"""Why an entry cannot be applied, in a word: rows that it names are not there."""
 
 
 class ChunkRows(Protocol):
@@ -102,6 +107,7 @@ class StoreOpened:
         lost: The states whose rows are lost, for each job that has some (rule W7).
         kept: What other stores of the node hold, of other control planes.
         origins: What tells each job from others of its name; as *positions*.
+        holdings: Which copies there can be, for each job that it was told to hold.
     """
 
     store_id: str
@@ -111,6 +117,7 @@ class StoreOpened:
     lost: Mapping[str, Sequence[int]]
     kept: tuple[KeptRows, ...] = ()
     origins: Mapping[str, JobOrigin] = field(factory=dict)
+    holdings: Sequence[JobHolding] = ()
 
 
 @frozen(kw_only=True)
@@ -200,7 +207,9 @@ class EntryFinished:
         entry: What was to be applied.
         failure: Why it was not, or None.
         digest: `queryablestate.wire.job_plan.entry_digest` of the entry, if it was.
-        reason: The failure in a word, for metrics.
+        reason: The failure in a word, for metrics; `ROWS_MISSING` if rows that the
+            entry names are not there.
+        holding: What the store has, if the entry has mended losses.
     """
 
     job_id: str
@@ -208,6 +217,7 @@ class EntryFinished:
     failure: str | None
     digest: bytes = b""
     reason: str = "failed"
+    holding: JobHolding | None = None
 
 
 @frozen(kw_only=True)
@@ -219,11 +229,13 @@ class ResetFinished:
         job_id: Whose rows are gone.
         failure: Why they are not, or None.
         reason: As of `EntryFinished`.
+        holding: What the store has.
     """
 
     job_id: str
     failure: str | None
     reason: str = "failed"
+    holding: JobHolding | None = None
 
 
 @frozen(kw_only=True)
@@ -238,6 +250,7 @@ class KeyGroupsHeld:
         missing: Those that are to be fetched, sorted.
         sequence_min: What is fetched must hold at least the entries up to this one.
         failure: Why it was not done, or None.
+        holding: What the store has.
     """
 
     job_id: str
@@ -246,6 +259,7 @@ class KeyGroupsHeld:
     missing: tuple[int, ...]
     sequence_min: int
     failure: str | None = None
+    holding: JobHolding | None = None
 
 
 @frozen(kw_only=True)
@@ -286,12 +300,14 @@ class CopyFinished:
         key_groups: Which are complete now, sorted; those that are not held any more are
             left out.
         failure: Why they are not, or None.
+        holding: What the store has.
     """
 
     job_id: str
     fetch_id: int
     key_groups: tuple[int, ...]
     failure: str | None = None
+    holding: JobHolding | None = None
 
 
 @frozen(kw_only=True)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias, assert_never, final
 
 from attrs import define, evolve, field, frozen
 
+from queryablestate.node.core.effects import ResetJobRows
 from queryablestate.schema.key_groups import group_start
 from queryablestate.wire.job_plan import JobOrigin
 from queryablestate.wire.node_messages import ResetJob
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from queryablestate.wire.job_assignment import JobAssignment
+    from queryablestate.wire.job_plan import JobHolding
 
 
 __all__ = [
@@ -34,7 +36,7 @@ __all__ = [
     "served_part",
 ]
 
-Task: TypeAlias = Entry | ResetJob
+_Task: TypeAlias = Entry | ResetJob
 
 
 @final
@@ -86,7 +88,7 @@ def served_job(job: JobAssignment) -> ServedJob:
         assignment_version=job.assignment_version,
         key_groups=job.key_groups,
         prefixes=_prefixes(job.key_groups),
-        in_sync=frozenset(job.key_groups + job.copies),
+        in_sync=frozenset(job.in_sync),
     )
 
 
@@ -138,7 +140,9 @@ class NodeJob:
         position: The last entry that the store has; None for a job it knows nothing of.
         lost: The states whose rows are lost (rule W7).
         origin: What tells the job from others of its name, as of *position*.
+        holding: Which copies the store can have; None before it is told to hold any.
         received: The last entry that has arrived.
+        assignment: What the node is to hold, as told last; None if nothing.
         assigned: The entry after which the assignment was made.
         promised: The entry from which on the node answers.
         has_part: Whether the node has a part in it, as far as is known.
@@ -147,6 +151,7 @@ class NodeJob:
         tasks: What has arrived and not gone to the store; a reset only as the first.
         current: What has gone to the store.
         is_void: Whether what the store has is to be reset, and counts for nothing.
+        is_unbegun: Whether a reset has failed, and was given up without a part.
         is_incomplete: Whether something between what has arrived is missing.
         failure: Why it cannot go on, or None.
         reason: That in a word.
@@ -157,15 +162,18 @@ class NodeJob:
     position: int | None = None
     lost: frozenset[int] = frozenset()
     origin: JobOrigin = field(factory=JobOrigin)
+    holding: JobHolding | None = None
     received: int = 0
+    assignment: JobAssignment | None = None
     assigned: int = 0
     promised: int = 0
     has_part: bool = True
     is_missed_coming: bool = False
     served: ServedJob | None = None
-    tasks: deque[Task] = field(factory=deque)
-    current: Task | None = None
+    tasks: deque[_Task] = field(factory=deque)
+    current: Entry | ResetJobRows | None = None
     is_void: bool = False
+    is_unbegun: bool = False
     is_incomplete: bool = False
     failure: str | None = None
     reason: str = ""
@@ -186,7 +194,7 @@ class NodeJob:
         """Return whether *position* is about to be another altogether."""
         if self.position is None:
             return self.is_busy
-        return self.is_reset_waiting or isinstance(self.current, ResetJob)
+        return self.is_reset_waiting or isinstance(self.current, ResetJobRows)
 
     @property
     def is_caught_up(self) -> bool:
@@ -212,9 +220,17 @@ class NodeJob:
             and self.failure is None
         )
 
+    def give_up_reset(self) -> None:
+        """Have what is there count, if it was to be reset and was not."""
+        self.is_unbegun = self.is_unbegun or self.is_void
+        self.is_void = False
+
     def leave(self) -> None:
         """Have no part in it any more: what has not come is not waited for."""
         self.has_part = False
+        if not self.is_unsettled:
+            self.give_up_reset()
+        self.assignment = None
         self.assigned = 0
         self.promised = 0
         self.is_missed_coming = False

@@ -34,6 +34,7 @@ from queryablestate.node.core.effects import (
     ResetJobRows,
     SendToProxy,
 )
+from queryablestate.node.core.events import ROWS_MISSING
 from queryablestate.node.core.job import (
     NodeJob,
     ServedJob,
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
 
     from queryablestate.node.core.events import EntryFinished, ResetFinished
     from queryablestate.wire.job_assignment import JobAssignment
-    from queryablestate.wire.job_plan import JobPlan
+    from queryablestate.wire.job_plan import JobHolding, JobPlan
     from queryablestate.wire.node_messages import ApplyEntries
 
 
@@ -69,6 +70,7 @@ class JobTable:
         positions: From the store.
         lost: From the store: states whose rows are lost.
         origins: From the store: what tells jobs from others of their names.
+        holdings: From the store: which copies of jobs there can be.
         entries_waiting_max: Entries of one job that may wait.
         retry_ns: How long a job that has failed is left alone.
     """
@@ -80,6 +82,7 @@ class JobTable:
         lost: Mapping[str, Iterable[int]],
         *,
         origins: Mapping[str, JobOrigin] = _NO_ORIGINS,
+        holdings: Iterable[JobHolding] = (),
         entries_waiting_max: int,
         retry_ns: int,
     ) -> None:
@@ -97,6 +100,8 @@ class JobTable:
             )
             for job_id, position in positions.items()
         }
+        for holding in holdings:
+            self._job(holding.job_id).holding = holding
 
     # -- questions -----------------------------------------------------------------
 
@@ -145,6 +150,11 @@ class JobTable:
             for job_id, job in sorted(self._jobs.items())
             if job.position is not None
         ]
+
+    def holdings(self) -> Sequence[JobHolding]:
+        """Return which copies the store can have, by the name of the job."""
+        jobs = (job for _, job in sorted(self._jobs.items()))
+        return [job.holding for job in jobs if job.holding is not None]
 
     def failures(self) -> Mapping[str, str]:
         """Return the jobs that cannot go on, and why."""
@@ -200,6 +210,7 @@ class JobTable:
             job.is_missed_coming = False
             job.is_incomplete = False
             job.is_void = job.is_unsettled
+            job.is_unbegun = False
             if job.job_id not in named:
                 self._leave(job)
         for assignment in named.values():
@@ -212,6 +223,9 @@ class JobTable:
         if not has_part(assignment):
             self._leave(job)
             return
+        if job.is_unbegun:
+            job.retry_at_ns = 0  # to be told again where it begins
+        job.assignment = assignment
         job.has_part = True
         job.is_missed_coming = True
         job.assigned = assignment.sequence
@@ -307,17 +321,23 @@ class JobTable:
     def reset_finished(self, event: ResetFinished, *, now_ns: int) -> list[NodeEffect]:
         """Take note of how a `ResetJobRows` ended, and go on."""
         job = self._jobs.get(event.job_id)
-        if job is None or not isinstance(job.current, ResetJob):
+        if job is None or not isinstance(job.current, ResetJobRows):
             return []  # likewise
         reset, job.current = job.current, None
         if job.is_reset_waiting:
             return self._go_on(job)
         if event.failure is not None:
             return self._failed(job, event.failure, event.reason, now_ns)
-        job.is_void = False
+        job.is_void = job.is_unbegun = False
         job.lost = frozenset(reset.state_numbers)
         job.origin = replace(job.origin, entry_digest=b"")
         return self._moved(job, reset.sequence)
+
+    def holds(self, job_id: str, holding: JobHolding | None) -> None:
+        """Take note of what the store has of a job, if it has told."""
+        job = self._jobs.get(job_id)
+        if job is not None and holding is not None:
+            job.holding = holding
 
     def wants_more(self, *, now_ns: int) -> bool:
         """Return, once for each time, whether a failed job is to be tried again."""
@@ -347,16 +367,11 @@ class JobTable:
         """Give the store the next thing to do, if it has nothing of this job."""
         if job.current is not None or not job.tasks:
             return []
-        job.current = task = job.tasks.popleft()
+        task = job.tasks.popleft()
         if isinstance(task, ResetJob):
-            return [
-                ResetJobRows(
-                    job_id=job.job_id,
-                    sequence=task.sequence,
-                    state_numbers=task.state_numbers,
-                    restore_id=task.restore_id,
-                )
-            ]
+            job.current = effect = _reset_rows(task, job.assignment)
+            return [effect]
+        job.current = task
         return [ApplyEntry(job_id=job.job_id, entry=task)]
 
     def _moved(self, job: NodeJob, sequence: int) -> list[NodeEffect]:
@@ -371,6 +386,7 @@ class JobTable:
         job.tasks.clear()
         job.received = job.position or 0
         if not job.has_part:
+            job.give_up_reset()
             return []
         is_news = failure != job.failure
         job.failure, job.reason = failure, reason
@@ -392,5 +408,19 @@ class JobTable:
                 sequence=job.position or 0,
                 failure=job.failure,
                 lost_state_numbers=tuple(sorted(job.lost)),
+                lacks_rows=job.failure is not None and job.reason == ROWS_MISSING,
             )
         )
+
+
+def _reset_rows(command: ResetJob, job: JobAssignment | None) -> ResetJobRows:
+    """Return what has the store begin anew with what the node is assigned."""
+    return ResetJobRows(
+        job_id=command.job_id,
+        sequence=command.sequence,
+        state_numbers=command.state_numbers,
+        restore_id=command.restore_id,
+        assignment_version=0 if job is None else job.assignment_version,
+        key_groups=() if job is None else job.in_sync,
+        joining=() if job is None else job.joining,
+    )

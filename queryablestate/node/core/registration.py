@@ -54,6 +54,7 @@ from queryablestate.wire.refusals import NOT_LEADER
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from queryablestate.wire.job_plan import JobHolding
     from queryablestate.wire.kept_rows import KeptRows
     from queryablestate.wire.node_messages import (
         HeartbeatAcknowledged,
@@ -333,6 +334,7 @@ class Registration:
         self,
         positions: Callable[[], Sequence[JobPosition]],
         *,
+        holdings: Callable[[], Sequence[JobHolding]],
         token: str | None,
         is_held: bool,
         now_ns: int,
@@ -342,6 +344,7 @@ class Registration:
 
         Args:
             positions: Tells how far the node is with each job.
+            holdings: Tells which copies it can have.
             token: The credential.
             is_held: Whether asking has to wait: what would be said is not true yet.
             now_ns: The time.
@@ -351,7 +354,7 @@ class Registration:
                 return self.reconnect(now_ns=now_ns)
         effects: list[NodeEffect] = []
         if self._may_ask() and not is_held and self._not_before_ns <= now_ns:
-            effects.append(self._ask(positions(), token, now_ns))
+            effects.append(self._ask(positions(), holdings(), token, now_ns))
         if self._heartbeat_due_ns is not None and self._heartbeat_due_ns <= now_ns:
             effects.append(self._heartbeat(now_ns))
         return effects
@@ -362,7 +365,11 @@ class Registration:
         return self._is_connected and self._is_wanted and self._asked_at_ns is None
 
     def _ask(
-        self, positions: Sequence[JobPosition], token: str | None, now_ns: int
+        self,
+        positions: Sequence[JobPosition],
+        holdings: Sequence[JobHolding],
+        token: str | None,
+        now_ns: int,
     ) -> NodeEffect:
         self._is_wanted = False
         self._asked_at_ns = now_ns
@@ -381,6 +388,7 @@ class Registration:
                 kept=self.kept,
                 chunk_size_bytes_max=self._identity.chunk_size_bytes_max,
                 reader_addresses=self._identity.reader_addresses,
+                holdings=tuple(holdings),
             )
         )
 

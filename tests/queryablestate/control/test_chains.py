@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from queryablestate.control.assignment.assignment import held_by
+from queryablestate.control.assignment.assignment import copied_version, held_by
 from queryablestate.control.chains import (
     catch_up,
     declare_lost,
@@ -17,11 +17,10 @@ from queryablestate.control.job.leader_paths import entry_path
 from queryablestate.control.limits import ControlLimits
 from queryablestate.control.stored_control import stored_control
 from queryablestate.errors import StateUnavailableError
-from queryablestate.wire.job_plan import JobOrigin
+from queryablestate.wire.job_plan import JobHolding
 from queryablestate.wire.node_messages import (
     ApplyEntries,
     AssignJob,
-    JobPosition,
     KeyGroupsCopied,
     NodeRegistered,
     ResetJob,
@@ -30,6 +29,7 @@ from queryablestate.wire.records import AssignmentRecord, StageRecord
 from tests.queryablestate.control_plane import (
     APP,
     EPOCH,
+    KNOWS_ALL,
     LINK_A,
     LINK_B,
     LIST,
@@ -68,13 +68,19 @@ def reset(sequence: int, *lost: int) -> ResetJob:
 
 
 def back(
-    plane: Plane, position: int | None, *, store_id: str | None = None
+    plane: Plane,
+    position: int | None,
+    *,
+    store_id: str | None = None,
+    holding: JobHolding | None = KNOWS_ALL,
 ) -> list[object]:
     """Have node ``a`` come back; return what it is told after it is registered."""
     for link in (LINK_A, AGAIN):
         plane.settle(LinksClosed(links=(link,)))
     positions = {} if position is None else {APP: position}
-    message = node_register("a", store_id=store_id, positions=positions)
+    message = node_register(
+        "a", store_id=store_id, positions=positions, holding=holding
+    )
     first, *rest = sent(plane.hear(AGAIN, message), AGAIN)
     assert isinstance(first, NodeRegistered)
     return [*rest]
@@ -136,15 +142,14 @@ class TestCatchUp:
         assert isinstance(assigned, AssignJob)  # the directory is its own from now on
 
     @pytest.mark.proves("W7", "S1")
-    @pytest.mark.parametrize("lost", [(), (1,)])
+    @pytest.mark.parametrize("version", [None, 1, 3, 4])
     def test_another_directory_that_is_older_than_the_copies(
-        self, lost: tuple[int, ...]
+        self, version: int | None
     ) -> None:
         """
         W7, S1: a disk that the node had before lacks what others were brought.
 
-        It is as far as where the node began to copy with another one.  One that has
-        been told what it has lost has begun anew already.
+        It is as far as where the node began to copy with another one.
         """
         plane = Plane()
         plane.core.limit(ControlLimits(replica_count=2))
@@ -154,11 +159,10 @@ class TestCatchUp:
         plane.ask(commit(epoch, 1, assignment_version=assignment_of(plane).version))
         plane.hear(LINK_B, applied("b", 2))
         plane.hear(AGAIN, node_register("a", store_id="second"))
-        version = assignment_of(plane).version
         copied = KeyGroupsCopied(
             registration_id="process-a",
             job_id=APP,
-            assignment_version=version,
+            assignment_version=assignment_of(plane).version,
             key_groups=(0, 1, 2, 3),
             row_count=0,
             size_bytes=0,
@@ -166,18 +170,17 @@ class TestCatchUp:
         plane.hear(AGAIN, applied("a", 2))
         plane.hear(AGAIN, copied)
         assert held_by(assignment_of(plane), "a") == (0, 1, 2, 3)
+        assert copied_version(assignment_of(plane), "a") == 4
         plane.lose(LINK_B)
         plane.settle(LinksClosed(links=(AGAIN,)))
-        position = JobPosition(
-            job_id=APP,
-            sequence=2,
-            lost_state_numbers=lost,
-            origin=JobOrigin(job_number=1, assignment_version=1),
+        holding = None if version is None else JobHolding(job_id=APP, version=version)
+        message = node_register(
+            "a", store_id="first", positions={APP: 2}, holding=holding
         )
-        message = replace(node_register("a", store_id="first"), positions=(position,))
         told_a = sent(plane.hear(LINK_A, message), LINK_A)
         resets = [one for one in told_a if isinstance(one, ResetJob)]
-        assert resets == ([] if lost else [reset(2, 1)])
+        # That of version 4 has been told since to begin anew, and what it has lost.
+        assert resets == ([] if version == 4 else [reset(2, 1)])
 
     @pytest.mark.proves("W7")
     def test_nothing_if_it_is_ahead(self) -> None:
@@ -242,26 +245,48 @@ class TestCatchUp:
         assert back(plane, 4) == [reset(9, 1)]
 
     @pytest.mark.proves("W7")
-    @pytest.mark.parametrize("position", [None, 1])
-    def test_that_it_lost_what_it_copied_if_it_is_older(
-        self, position: int | None
+    @pytest.mark.parametrize(
+        ("holding", "is_lost"),
+        [
+            (None, True),
+            (JobHolding(job_id=APP, version=2), True),
+            (JobHolding(job_id=APP, version=3, unfinished=(1, 2)), True),
+            (JobHolding(job_id=APP, version=3, unfinished=(1,)), False),
+            (JobHolding(job_id=APP, version=4), False),
+        ],
+    )
+    def test_that_its_rows_are_lost_if_its_directory_is_older_than_its_copies(
+        self, holding: JobHolding | None, *, is_lost: bool
     ) -> None:
-        """W7: a directory of before it copied, and is the only one to have it now."""
+        """
+        W7: an older state of the same directory has all entries that it missed.
+
+        What was decided while it had no copy was brought to others.
+        """
         moving = MovingPlane()
         plane = moving.plane
         for batch_id in range(2):
             plane.decide(commit(1, batch_id))
         for record in (
             assignment(2, "b", "b b b b"),
-            assignment(3, "ba", "b b b b", joining="- - a a", since=2, sequence=2),
-            assignment(4, "ba", "b b a a", since=2, sequence=2),
+            assignment(3, "ba", "b b b b", joining="- - a a", since=1, sequence=2),
+            assignment(4, "ba", "b b a a", since=1, sequence=2, copied=(0, 3)),
         ):
             moving.assign(replace(record, node_count=2))
-        assert back(plane, position)[0] == reset(2, 1)
-        # It is not known how it came to them if the first versions are not kept.
-        for version in (2, 3):  # an older one may be kept for a batch
-            del plane.core._control.job(APP).assignments[version]
-        assert back(plane, position)[0] == reset(2, 1)
+        told = back(plane, 2, holding=holding)
+        assert (reset(2, 1) in told) == is_lost
+        # It joined after what it has then: nothing of before is what it copied.
+        assert back(plane, None, holding=KNOWS_ALL)[0] == reset(2, 1)
+
+    @pytest.mark.proves("W7")
+    def test_nothing_is_lost_where_nothing_was_copied(self) -> None:
+        """W7: a job without rows is dealt while a node still copies others."""
+        moving = MovingPlane()
+        plane = moving.plane
+        for batch_id in range(2):
+            plane.decide(commit(1, batch_id))
+        holding = JobHolding(job_id=APP, version=1, unfinished=(2, 3))
+        assert back(plane, 1, holding=holding)[0] != reset(2, 1)
 
     @pytest.mark.proves("W7")
     def test_nothing_is_lost_of_what_it_has_had_since_there_were_no_rows(self) -> None:

@@ -299,9 +299,27 @@ class TestRefused:
         plane.settle(LinksClosed(links=(LINK_A,)))
         plane.hear(AGAIN, node_register("a", store_id="another"))
         effects = plane.hear(LINK_B, verified("b", verify_id(0, both)))
-        error = refusal(effects)
+        (asked,) = sent(effects, AGAIN)
+        assert isinstance(asked, VerifyStages)
+        error = refusal(plane.hear(AGAIN, verified("a", asked.verify_id, both)))
         assert isinstance(error, StagedDataMissingError)
         assert error.args == (0, ("a",))
+
+    @pytest.mark.proves("W7")
+    def test_another_process_is_asked_again(self) -> None:
+        """W7: its data directory may have been put back to an older state."""
+        plane = Plane()
+        plane.start_job()
+        both = stage(1, a=1, b=1)
+        plane.ask(commit(1, 0, both))
+        plane.hear(LINK_A, verified("a", verify_id(0, both)))
+        plane.settle(LinksClosed(links=(LINK_A,)))
+        plane.hear(AGAIN, node_register("a", registration_id="process-a-2"))
+        effects = plane.hear(LINK_B, verified("b", verify_id(0, both)))
+        (asked,) = sent(effects, AGAIN)
+        assert isinstance(asked, VerifyStages)
+        said = replace(verified("a", asked.verify_id), registration_id="process-a-2")
+        assert sent(plane.hear(AGAIN, said), AGAIN) == [decided(1, 0, both)]
 
     @pytest.mark.proves("W3")
     def test_a_batch_of_another_assignment_is_run_again(self) -> None:

@@ -400,37 +400,23 @@ class TestPresence:
 class TestLost:
     """A node that lacks rows of a decided batch (W7)."""
 
-    def start(self) -> tuple[Plane, VerifyStages]:
-        """Decide a batch that node ``a`` says it cannot apply."""
+    def start(self) -> Plane:
+        """Decide a batch that both nodes have verified; it is entry 2."""
         plane = Plane()
         epoch = plane.start_job()
         plane.decide(commit(epoch, 0))
-        one = stage(1, a=1)
-        plane.ask(commit(epoch, 1, one, stage(2, b=1)))
-        stages = (one, stage(2, b=1))
-        number = verify_id_of(APP, epoch, 1, stages, assignment_version=1)
+        one, two = stage(1, a=1), stage(2, b=1)
+        plane.ask(commit(epoch, 1, one, two))
+        number = verify_id_of(APP, epoch, 1, (one, two), assignment_version=1)
         plane.hear(LINK_A, verified("a", number))
         plane.hear(LINK_B, verified("b", number))
-        (probe,) = sent(
-            plane.hear(LINK_A, applied("a", 1, failure="no such chunk")), LINK_A
-        )
-        assert isinstance(probe, VerifyStages)
-        assert probe == VerifyStages(
-            leader_epoch=EPOCH,
-            verify_id=verify_id_of(APP, epoch, 1, (one,)),
-            job_id=APP,
-            writer_epoch=epoch,
-            batch_id=1,
-            stages=(one,),
-            is_decided=True,
-        )
-        return plane, probe
+        return plane
 
-    def test_it_is_asked_and_begins_anew(self) -> None:
+    def test_it_says_so_and_begins_anew(self) -> None:
         """Waiting would not help: its rows are lost, and the job goes on."""
-        plane, probe = self.start()
+        plane = self.start()
         plane.hear(LINK_B, applied("b", 2))
-        effects = plane.hear(LINK_A, verified("a", probe.verify_id, stage(1, a=1)))
+        lacking = applied("a", 1, failure="no such chunk", lacks_rows=True)
         reset = ResetJob(
             leader_epoch=EPOCH,
             job_id=APP,
@@ -438,20 +424,24 @@ class TestLost:
             state_numbers=(1,),
             restore_id="",
         )
-        assert effects == [SendToNode(link=LINK_A, message=reset)]
+        assert plane.hear(LINK_A, lacking) == [SendToNode(link=LINK_A, message=reset)]
         assert len(plane.hear(LINK_A, applied("a", 2))) == 1  # the commit is answered
+
+    @pytest.mark.proves("W7")
+    def test_it_begins_anew_once(self) -> None:
+        """W7: what it says before it has heard that does not count."""
+        plane = self.start()
+        lacking = applied("a", 1, failure="no such chunk", lacks_rows=True)
+        plane.hear(LINK_A, lacking)
+        assert plane.hear(LINK_A, lacking) == []
+        assert plane.view.node_summaries(now_ns=0)[0].behind_counts == {APP: 2}
+        plane.hear(LINK_A, applied("a", 2))
+        assert plane.view.node_summaries(now_ns=0)[0].behind_counts == {APP: 0}
 
     def test_a_node_that_has_the_rows_tries_again(self) -> None:
         """A disk that is full may not be any more: nothing is thrown away."""
-        plane, probe = self.start()
-        assert plane.hear(LINK_A, verified("a", probe.verify_id)) == []
-
-    def test_a_node_that_went_on_meanwhile_is_left_alone(self) -> None:
-        """An answer from before, to which something has happened since."""
-        plane, probe = self.start()
-        plane.hear(LINK_A, applied("a", 2))
-        missing = verified("a", probe.verify_id, stage(1, a=1))
-        assert plane.hear(LINK_A, missing) == []
+        plane = self.start()
+        assert plane.hear(LINK_A, applied("a", 1, failure="the disk is full")) == []
 
     @pytest.mark.proves("S1")
     def test_a_node_that_has_no_part_any_more_has_lost_nothing(self) -> None:
@@ -465,14 +455,15 @@ class TestLost:
         assert isinstance(asked, VerifyStages)
         plane.hear(LINK_A, verified("a", asked.verify_id))
         plane.hear(LINK_B, verified("b", asked.verify_id))
-        told = sent(plane.hear(LINK_A, applied("a", 1, failure="gone")), LINK_A)
-        (probe,) = [each for each in told if isinstance(each, VerifyStages)]
+        told = sent(plane.hear(LINK_A, applied("a", 1, failure="full")), LINK_A)
         (assigned,) = [each for each in told if isinstance(each, AssignJob)]
         assert assigned.job.key_groups == assigned.job.copies == ()
-        assert plane.hear(LINK_A, verified("a", probe.verify_id, one)) == []
+        lacking = applied("a", 1, failure="gone", lacks_rows=True)
+        told = sent(plane.hear(LINK_A, lacking), LINK_A)
+        assert not any(isinstance(each, ResetJob) for each in told)
 
-    def test_a_drop_that_fails_lacks_no_rows(self) -> None:
-        """There is nothing to ask: it is the node's own matter."""
+    def test_an_entry_that_fails_is_the_matter_of_the_node(self) -> None:
+        """Nothing is thrown away, and it tries again by itself."""
         plane = Plane()
         plane.start_job()
         plane.ask(drop())

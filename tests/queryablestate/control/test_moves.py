@@ -54,6 +54,7 @@ from tests.queryablestate.control_plane import (
     DRIVER,
     EPOCH,
     GRACE_NS,
+    KNOWS_ALL,
     LINK_A,
     LINK_B,
     OPERATOR,
@@ -965,7 +966,8 @@ class TestRescale:
         plane.hear(LINK_B, copied("b", 3, 1))
         plane.next_leader()
         for node_id in "ab":
-            join(plane, node_id)
+            registered = node_register(node_id, holding=KNOWS_ALL)
+            plane.hear(LINKS[node_id], registered)
         plane.core.limit(ControlLimits(joining_key_groups_max=1))
 
         def rescaling() -> JobRescaling:

@@ -28,7 +28,9 @@ def test_a_registration_replaces_an_earlier_one() -> None:
     table = NodeTable([])
     table.register(node_register("a", positions={APP: 3}), link=LINK_A, now_ns=5)
     node = table.register(
-        node_register("a", registration_id="later"), link=LINK_B, now_ns=6
+        node_register("a", registration_id="later", holding=None),
+        link=LINK_B,
+        now_ns=6,
     )
     assert node == PresentNode(
         node_id="a",

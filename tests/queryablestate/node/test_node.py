@@ -489,6 +489,7 @@ class TestWriting:
                 writer_epoch=1,
                 batch_id=1,
                 stages=(stage,),
+                query_id="q",
             )
         )
         verified, _ = job.proxy.receive(StagesVerified)
@@ -513,6 +514,7 @@ class TestWriting:
                 writer_epoch=1,
                 batch_id=1,
                 stages=(there, absent, elsewhere),
+                query_id="q",
             )
         )
         verified, _ = job.proxy.receive(StagesVerified)
@@ -578,6 +580,7 @@ class TestWriting:
                 writer_epoch=1,
                 batch_id=1,
                 stages=(more,),
+                query_id="q",
             )
         )
         verified, _ = job.proxy.receive(StagesVerified)

@@ -227,7 +227,7 @@ class TestCopy:
         fetched(source, target, [1])
         assert target.state(1) is None
         assert WholeReader(target).get_values(1, [key(1)], NOW_US).view is None
-        target.reset_job(JOB, 1, [])
+        target.reset_job(JOB, 1, [], joining=joining({1: 1}))
         assert copied(source, target, [1]) == (1,)
         assert target.state(1) == source.state(1)
 

@@ -8,6 +8,7 @@ import pytest
 from queryablestate.store import holdings as store_holdings
 from queryablestate.store.groups import ALL_GROUPS
 from queryablestate.store.store import StateStore
+from queryablestate.wire.job_plan import JobHolding
 from tests.queryablestate.store_batches import JOB, NODE, NOW_US, key, state, write
 from tests.queryablestate.store_copying import hold, joining, rows_by_group
 from tests.queryablestate.whole_reads import WholeReader
@@ -107,6 +108,68 @@ class TestHold:
         hold(store, [0], [])
         store.reset_job(JOB, 10, [1, 2])
         assert lost(store) == lost(store, 2) == ((0, 0),)
+
+    @pytest.mark.proves("W7", "S1")
+    def test_a_reset_begins_with_what_is_assigned(self, store: StateStore) -> None:
+        """W7, S1: what is in sync is lost, and what is copied is kept from then on."""
+        hold(store, [0, 1], joining({2: 2}))
+        told = joining({1: 5, 3: 5})
+        store.reset_job(
+            JOB, 9, [1], key_groups=[0, 2], joining=told, assignment_version=7
+        )
+        expected = JobHolding(
+            job_id=JOB, version=7, unfinished=(1, 3), lost=((0, 0), (2, 2))
+        )
+        assert store.holding(JOB) == expected
+        held = store.hold(JOB, [0, 2], told, assignment_version=7)
+        assert (held.missing, held.sequence_min) == ((1, 3), 9)
+        assert store.holding(JOB) == expected
+
+    @pytest.mark.proves("W7")
+    def test_what_there_can_be_is_told(self, store: StateStore) -> None:
+        """W7: a state of before a copy was begun, or completed, is told by it."""
+        assert (store.holding(JOB), store.holdings()) == (None, [])
+        store.hold(JOB, [0], joining({1: 2}), assignment_version=2)
+        store.hold(JOB, [0, 4], joining({1: 2}), assignment_version=3)
+        begun = JobHolding(job_id=JOB, version=3, unfinished=(1,), lost=((4, 4),))
+        assert store.holding(JOB) == begun
+        assert store.holdings() == [begun]
+        store.hold(JOB, [0], [], assignment_version=4)
+        assert store.holding(JOB) == JobHolding(job_id=JOB, version=4)
+
+    @pytest.mark.proves("W7")
+    @pytest.mark.parametrize("copied_version", [0, 3, 4])
+    def test_an_older_state_stays_one_until_it_begins_anew(
+        self, store: StateStore, copied_version: int
+    ) -> None:
+        """W7: whoever registers it next must see it, be that another process."""
+        store.hold(JOB, [0, 1], (), assignment_version=3)
+        for version in (5, 6):
+            store.hold(
+                JOB,
+                [0, 1],
+                (),
+                assignment_version=version,
+                copied_version=copied_version,
+            )
+            is_older = copied_version == 4
+            told = JobHolding(job_id=JOB, version=0 if is_older else version)
+            assert store.holding(JOB) == told
+        store.reset_job(JOB, 9, [1], key_groups=[0, 1], assignment_version=6)
+        store.hold(JOB, [0, 1], (), assignment_version=7, copied_version=copied_version)
+        lost = ((0, 1),)
+        assert store.holding(JOB) == JobHolding(job_id=JOB, version=7, lost=lost)
+
+    @pytest.mark.proves("W7")
+    def test_so_does_one_whose_copy_is_not_complete(self, store: StateStore) -> None:
+        """W7: it was, when it was put into use; without rows to copy it need not be."""
+        told = joining({1: 2})
+        store.hold(JOB, [0], told, assignment_version=3)
+        store.hold(JOB, [0, 1], (), assignment_version=4, copied_version=3)
+        assert store.holding(JOB) == JobHolding(job_id=JOB, version=0, lost=((1, 1),))
+        store.hold(JOB, [0], told, assignment_version=5)
+        store.hold(JOB, [0, 1], (), assignment_version=6)
+        assert store.holding(JOB) == JobHolding(job_id=JOB, version=6, lost=((1, 1),))
 
     @pytest.mark.proves("S2")
     def test_many_rows_are_removed_a_few_at_a_time(

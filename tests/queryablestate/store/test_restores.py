@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 
 from nameservice import StorageError
-from queryablestate.store.restores import LoadMark
+from queryablestate.store.restores import LoadMark, RestoredRowsMissingError
 from queryablestate.store.store import StateStore
 from queryablestate.wire.records import SnapshotRestored
 from queryablestate.wire.snapshot_messages import LoadedState
@@ -147,7 +147,7 @@ class TestShowing:
         fill(store)
         store.restores.begin(mark_of(OTHER_ID, "other job"), [loaded(2)])
         store.reset_job(JOB, 40, ())
-        with pytest.raises(StorageError, match="are not here"):
+        with pytest.raises(RestoredRowsMissingError, match="are not here"):
             store.apply(JOB, restored(41, restore_id))
         assert store.positions() == {JOB: 40}
         assert values(store) is None
@@ -157,7 +157,7 @@ class TestShowing:
         store.restores.begin(mark_of(), [loaded()])
         store.restores.put(ID, 1, [key(0)], [b"zero"])
         store.reset_job(JOB, 40, ())
-        with pytest.raises(StorageError, match="are not here"):
+        with pytest.raises(RestoredRowsMissingError, match="are not here"):
             store.apply(JOB, restored(41))
         assert values(store) is None
         store.restores.drop(lambda _: True)

@@ -474,6 +474,7 @@ TO_NODE: list[Struct] = [
         writer_epoch=3,
         batch_id=4,
         stages=(stage(1, a=1),),
+        query_id="q",
     ),
     ApplyEntries(leader_epoch=1, job_id=APP, entries=ENTRIES),
     ResetJob(leader_epoch=1, job_id=APP, sequence=2, state_numbers=(1,)),

@@ -32,7 +32,6 @@ def test_nodes_get_contiguous_ranges_in_the_order_of_their_names() -> None:
         owners=((0,), (0,), (0,), (1,), (1,)),
         sequence=7,
         node_count=2,
-        rowless_version=3,
     )
     assert primary_indexes(assignment) == (0, 0, 0, 1, 1)
     assert key_groups_of(assignment, "a") == (0, 1, 2)

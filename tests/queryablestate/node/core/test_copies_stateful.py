@@ -271,7 +271,10 @@ class MovingMachine(NodeMachine):
                 super().do(work, failure)
             case ResetJobRows():
                 if failure is None:
-                    self.copies.clear()
+                    self.copies = {
+                        group.key_group: Copy(since=group.since, begun=work.sequence)
+                        for group in work.joining
+                    }
                 super().do(work, failure)
 
     def hold(self, work: HoldKeyGroups) -> None:

@@ -61,6 +61,7 @@ from queryablestate.node.core.events import (
 from queryablestate.node.core.jobs import ServedJob
 from queryablestate.node.core.registration import NodeIdentity
 from queryablestate.wire.job_assignment import JobAssignment, WriterFence
+from queryablestate.wire.job_plan import JobHolding
 from queryablestate.wire.kept_rows import KeptJob, KeptRows
 from queryablestate.wire.node_messages import (
     ApplyEntries,
@@ -216,7 +217,11 @@ class Node:
         return self.step(EntryFinished(job_id="job", entry=entry, failure=failure))
 
     def held(
-        self, *missing: int, version: int = 1, copied: tuple[int, ...] = ()
+        self,
+        *missing: int,
+        version: int = 1,
+        copied: tuple[int, ...] = (),
+        holding: JobHolding | None = None,
     ) -> tuple[NodeEffect, ...]:
         """Have the store done with what it was told to hold."""
         event = KeyGroupsHeld(
@@ -225,6 +230,7 @@ class Node:
             copied=copied,
             missing=missing,
             sequence_min=7,
+            holding=holding,
         )
         return self.step(event)
 
@@ -252,11 +258,25 @@ def heartbeat(number: int) -> SendToProxy:
     return SendToProxy(message=NodeHeartbeat(registration_id="r", number=number))
 
 
+def reset_rows(job: JobAssignment, sequence: int, *lost: int) -> ResetJobRows:
+    """Return what has the store begin anew with what the node is assigned."""
+    return ResetJobRows(
+        job_id="job",
+        sequence=sequence,
+        state_numbers=lost,
+        restore_id=None,
+        assignment_version=job.assignment_version,
+        key_groups=job.key_groups + job.copies,
+        joining=job.joining,
+    )
+
+
 def asking(
     *positions: JobPosition,
     store_id: str = "s",
     control_id: str | None = "c",
     kept: tuple[KeptRows, ...] = (),
+    holdings: tuple[JobHolding, ...] = (),
 ) -> SendToProxy:
     """Return what a node asks the proxy."""
     return SendToProxy(
@@ -269,6 +289,7 @@ def asking(
             positions=positions,
             control_id=control_id,
             kept=kept,
+            holdings=holdings,
         )
     )
 
@@ -684,14 +705,15 @@ class TestCommands:
         reset = ResetJob(
             leader_epoch=EPOCH, job_id="job", sequence=20, state_numbers=(1,)
         )
-        rows = ResetJobRows(job_id="job", sequence=20, state_numbers=(1,))
+        rows = reset_rows(assignment(), 20, 1)
         assert node.tell(reset) == (rows,)
         node.step(ProxyDisconnected())
         node.wait(200)
         assert node.step(ProxyConnected()) == ()
-        finished = ResetFinished(job_id="job", failure=None)
+        holding = JobHolding(job_id="job", version=1, lost=((0, 0),))
+        finished = ResetFinished(job_id="job", failure=None, holding=holding)
         lost = JobPosition(job_id="job", sequence=20, lost_state_numbers=(1,))
-        assert node.step(finished) == (asking(lost),)
+        assert node.step(finished) == (asking(lost, holdings=(holding,)),)
 
     @pytest.mark.proves("W1")
     def test_fences_hold_at_once(self, node: Node) -> None:
@@ -712,6 +734,7 @@ class TestCommands:
             writer_epoch=1,
             batch_id=1,
             stages=(),
+            query_id="q",
         )
         assert node.tell(command) == (CheckStages(command=command),)
 
@@ -732,6 +755,7 @@ class TestCommands:
                 writer_epoch=1,
                 batch_id=1,
                 stages=(),
+                query_id="q",
             ),
             structs.replace(COLLECT, leader_epoch=EPOCH - 1),
             NodeEmptied(leader_epoch=EPOCH - 1, reason="empty"),
@@ -846,7 +870,7 @@ class TestMoving:
         """W7: before the rows are thrown away; then the store is told all again."""
         node.copy()
         reset = ResetJob(leader_epoch=EPOCH, job_id="job", sequence=9, state_numbers=())
-        rows = ResetJobRows(job_id="job", sequence=9, state_numbers=())
+        rows = reset_rows(TO_COPY, 9)
         assert node.tell(reset) == (CancelFetch(job_id="job"), rows)
         effects = node.step(ResetFinished(job_id="job", failure=None))
         assert isinstance(effects[0], HoldKeyGroups)
@@ -910,7 +934,10 @@ class TestMoving:
         """W7: the answer may throw away what is complete now."""
         node.copy()
         node.wait(200)
-        assert node.send(batch(9)) == (asking(position(7)),)
+        holding = JobHolding(job_id="job", version=1, unfinished=(2,))
+        node.held(2, holding=holding)
+        expected = asking(position(7), holdings=(holding,))
+        assert node.send(batch(9)) == (expected,)
         fetched = KeyGroupsFetched(job_id="job", fetch_id=1, sequence=7)
         node.step(fetched)
         finished = CopyFinished(job_id="job", fetch_id=1, key_groups=(2,))

@@ -11,7 +11,7 @@ from queryablestate.node.core.effects import (
     ResetJobRows,
     SendToProxy,
 )
-from queryablestate.node.core.events import EntryFinished, ResetFinished
+from queryablestate.node.core.events import ROWS_MISSING, EntryFinished, ResetFinished
 from queryablestate.node.core.jobs import JobTable
 from queryablestate.wire.node_messages import (
     ApplyEntries,
@@ -85,7 +85,11 @@ def apply(entry: Entry) -> ApplyEntry:
 
 
 def report(
-    sequence: int, failure: str | None = None, lost: tuple[int, ...] = ()
+    sequence: int,
+    failure: str | None = None,
+    lost: tuple[int, ...] = (),
+    *,
+    lacks_rows: bool = False,
 ) -> SendToProxy:
     """Return what the proxy is told."""
     return SendToProxy(
@@ -95,13 +99,22 @@ def report(
             sequence=sequence,
             failure=failure,
             lost_state_numbers=lost,
+            lacks_rows=lacks_rows,
         )
     )
 
 
 def rows(sequence: int, *state_numbers: int) -> ResetJobRows:
     """Return the effect that resets the job."""
-    return ResetJobRows(job_id="job", sequence=sequence, state_numbers=state_numbers)
+    return ResetJobRows(
+        job_id="job",
+        sequence=sequence,
+        state_numbers=state_numbers,
+        restore_id=None,
+        assignment_version=0,
+        key_groups=(),
+        joining=(),
+    )
 
 
 @pytest.fixture
@@ -187,6 +200,18 @@ class TestFailure:
         assert not jobs.table.is_busy
         assert jobs.table.failures() == {"job": "disk full"}
         assert jobs.table.positions() == [JobPosition(job_id="job", sequence=7)]
+
+    @pytest.mark.proves("W7")
+    def test_that_rows_are_not_there_is_told(self, jobs: Jobs) -> None:
+        """W7: the proxy knows then that to wait does not help."""
+        jobs.send(batch(8))
+        event = EntryFinished(
+            job_id="job", entry=batch(8), failure="no rows", reason=ROWS_MISSING
+        )
+        told, _ = jobs.table.entry_finished(event, now_ns=0)
+        assert told == report(7, "no rows", lacks_rows=True)
+        jobs.send(batch(8))
+        assert jobs.applied(batch(8), "disk full")[0] == report(7, "disk full")
 
     def test_later_entries_are_answered_with_the_failure(self, jobs: Jobs) -> None:
         """The node does not ask for what it cannot apply each time one comes."""
@@ -287,6 +312,32 @@ class TestReset:
         assert jobs.reset(3) == [rows(3)]
         jobs.was_reset()
         assert jobs.table.is_caught_up("job")
+
+    @pytest.mark.proves("S3")
+    def test_one_that_fails_without_a_part_is_asked_for_with_one(
+        self, jobs: Jobs
+    ) -> None:
+        """S3: what is to be copied then would never begin."""
+        jobs.table.assign(assignment(key_groups=()))
+        jobs.reset(3)
+        assert jobs.was_reset("disk full") == []
+        assert not jobs.table.wants_more(now_ns=9)
+        assert jobs.table.applied("job") == 7
+        jobs.table.assign(assignment())
+        assert jobs.table.wants_more(now_ns=9)
+
+    @pytest.mark.proves("S1")
+    def test_a_node_that_leaves_after_it_has_failed_lets_go(self, jobs: Jobs) -> None:
+        """S1: what the store holds of a job that is void stays as it is."""
+        jobs.table.assign(assignment())
+        jobs.reset(3)
+        jobs.was_reset("disk full")
+        assert jobs.table.applied("job") is None
+        jobs.table.assign(assignment(key_groups=()))
+        assert jobs.table.applied("job") == 7
+        assert not jobs.table.wants_more(now_ns=RETRY_NS)
+        jobs.table.assign(assignment())
+        assert jobs.table.wants_more(now_ns=9)
 
     def test_a_new_registration_says_whether_the_rows_count(self, jobs: Jobs) -> None:
         """The answer to the position that was told is what holds."""

@@ -13,6 +13,7 @@ from queryablestate.node.core.effects import (
     SendToProxy,
 )
 from queryablestate.node.core.registration import NodeIdentity, Registration
+from queryablestate.wire.job_plan import JobHolding
 from queryablestate.wire.node_messages import (
     HeartbeatAcknowledged,
     JobPosition,
@@ -50,13 +51,18 @@ class Talk:
         self.registration.store_id = "s"
         self.now_ns = 1_000 * MS
         self.positions = [JobPosition(job_id="job", sequence=7)]
+        self.holdings = [JobHolding(job_id="job", version=2, unfinished=(5,))]
         self.is_held = False
 
     def advance(self, ms: int = 0) -> list[NodeEffect]:
         """Move time on by *ms*, and return what is due."""
         self.now_ns += ms * MS
         return self.registration.advance(
-            lambda: self.positions, token="t", is_held=self.is_held, now_ns=self.now_ns
+            lambda: self.positions,
+            holdings=lambda: self.holdings,
+            token="t",
+            is_held=self.is_held,
+            now_ns=self.now_ns,
         )
 
     def deadline_ms(self) -> int | None:
@@ -80,6 +86,7 @@ class Talk:
                 registration_id="r",
                 address="tcp://10.0.0.9:1",
                 positions=tuple(self.positions),
+                holdings=tuple(self.holdings),
             )
         )
 
