@@ -8,7 +8,7 @@ is back, unless the present assignment does without it.
 
 Everything follows from the stages, the present assignment, and what was said so far:
 `proceed` works it out whenever one of them has changed, and asks what has not been
-asked yet.  What a node has said holds for the data directory that it had.
+asked yet.  What a node has said holds for its process.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class ExpectedNodes:
         return (
             node is not None
             and job_id not in node.failing
-            and (job_id not in node.lost_jobs or job_id in node.lost_groups)
+            and not node.has_lost_all(job_id)
         )
 
     def add(

@@ -356,8 +356,9 @@ class Membership:
             job_id = job.record.job_id
             if earlier is not None:
                 node.recall(earlier, job_id, is_told=bool(missed))
-            # A leader before may have told it so, and have written nothing yet.
-            node.lose(job_id, lost_groups(job, node))
+            else:
+                # A leader before may have told it so, and have written nothing yet.
+                node.lose(job_id, lost_groups(job, node))
             if job_id not in node.sequences:
                 # It is to begin anew.  What it says of copies until it has heard that
                 # is of those from before: it begins them anew in another version.
@@ -418,8 +419,9 @@ class Membership:
         if message.failure is not None:
             failure = JobFailure(told_at_ns=now_ns, reason=message.failure)
             node.failing[message.job_id] = failure
-        if message.sequence < node.resets.get(message.job_id, 0):
-            return []  # it has yet to hear that it is to begin anew
+        begins = node.resets.get(message.job_id)
+        if begins is not None and (message.sequence < begins or message.failure):
+            return []  # it has yet to begin anew, or could not
         node.resets.pop(message.job_id, None)
         missed = node.missed.get(message.job_id)
         if missed is not None and missed <= message.sequence:

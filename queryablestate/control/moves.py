@@ -304,7 +304,7 @@ class Moves:
                 is_doubted=node.is_doubted,
                 is_draining=is_draining,
                 is_failing=job_id in node.failing,
-                is_lost=job_id in node.lost_jobs and job_id not in node.lost_groups,
+                is_lost=node.has_lost_all(job_id),
                 lost=node.lost_groups.get(job_id, frozenset()),
                 is_anew=job_id in node.begun_jobs,
                 is_behind=job_id in node.missed,

@@ -19,7 +19,7 @@ from queryablestate.wire.job_assignment import (
 
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from queryablestate.control.job.job import Job
     from queryablestate.control.node_table import NodeTable
@@ -92,25 +92,28 @@ def _sources(
         return ()  # as of most nodes, and all of them are looked through below
     assignment, job_id = job.assignment, job.record.job_id
     assert assignment is not None
-    store_ids = dict(zip(assignment.node_ids, assignment.store_ids, strict=True))
-    away_ids = store_ids.keys() - nodes.present_ids
-    here = [nodes.present(node_id) for node_id in store_ids.keys() - away_ids]
+    away: set[str] = set()
+    lost: set[str] = set()
+    losers: dict[str, Collection[int]] = {}
+    for node_id, store_id in zip(
+        assignment.node_ids, assignment.store_ids, strict=True
+    ):
+        node = nodes.present(node_id)
+        if node is None:
+            away.add(node_id)
+        elif node.store_id != store_id or node.has_lost_all(job_id):
+            lost.add(node_id)
+        elif job_id in node.lost_groups:
+            losers[node_id] = node.lost_groups[job_id]
+    whole = set(assignment.node_ids) - away - lost
     by_source: dict[str, list[int]] = {}
     for key_group in key_groups:
-        lost_ids = {
-            node.node_id
-            for node in here
-            if node is not None
-            and (
-                node.has_lost(job_id, key_group)
-                or node.store_id != store_ids[node.node_id]
-            )
-        }
-        sound_ids = store_ids.keys() - lost_ids - away_ids
+        less = {name for name, groups in losers.items() if key_group in groups}
+        lost_ids, sound_ids = lost | less, whole - less
         # Who has lost its rows is not asked for them while another one may have them.
         index = source_of(assignment, key_group, sound_ids)
         if assignment.node_ids[index] in lost_ids:
-            index = source_of(assignment, key_group, away_ids)
+            index = source_of(assignment, key_group, away)
         by_source.setdefault(assignment.node_ids[index], []).append(key_group)
     sources = []
     for node_id in sorted(by_source):

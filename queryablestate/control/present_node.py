@@ -136,20 +136,18 @@ class PresentNode:
 
     def lose(self, job_id: str, key_groups: Collection[int]) -> None:
         """Note that it has lost rows of these key groups, if it has not lost all."""
-        has_lost_all = job_id in self.lost_jobs and job_id not in self.lost_groups
-        if key_groups and not has_lost_all:
+        if key_groups and not self.has_lost_all(job_id):
             self.lost_jobs.add(job_id)
             known = self.lost_groups.get(job_id, frozenset())
             self.lost_groups[job_id] = known.union(key_groups)
 
+    def has_lost_all(self, job_id: str) -> bool:
+        """Return whether it has lost all rows of a job since it was assigned."""
+        return job_id in self.lost_jobs and job_id not in self.lost_groups
+
     def losses(self) -> dict[str, frozenset[int] | None]:
         """Return the jobs of which it has lost rows: key groups, or None for all."""
         return {job_id: self.lost_groups.get(job_id) for job_id in self.lost_jobs}
-
-    def has_lost(self, job_id: str, key_group: int) -> bool:
-        """Return whether it has lost rows of a key group since it was assigned."""
-        groups = self.lost_groups.get(job_id)
-        return job_id in self.lost_jobs and (groups is None or key_group in groups)
 
     def forget_job(self, job_id: str) -> None:
         """Know nothing any more of what it says of a job."""

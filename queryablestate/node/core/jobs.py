@@ -211,6 +211,8 @@ class JobTable:
             job.is_incomplete = False
             job.is_void = job.is_unsettled
             job.is_unbegun = False
+            if job.failure is None:
+                job.retry_at_ns = None
             if job.job_id not in named:
                 self._leave(job)
         for assignment in named.values():
@@ -271,6 +273,8 @@ class JobTable:
             What to do, and whether they are all there: False if some are missing.
         """
         job = self._job(command.job_id)
+        if job.is_void and not job.is_unsettled:
+            return [], True  # to begin anew has failed: it will ask in its own time
         if job.is_missed_coming and command.entries:
             job.promised = max(job.promised, command.entries[-1].sequence)
         received = job.received

@@ -167,6 +167,23 @@ class TestLostRows:
         assert any(isinstance(one, ResetJob) for one in sent(effects, LINK_A))
         assert owners(plane) == ["b", "b", "b", "b"]
 
+    def test_two_that_have_lost_the_same_keep_what_they_share(self) -> None:
+        """S1, S3: each says so again whenever its connection was broken."""
+        plane, _ = lossy_job()
+        plane.next_leader()
+        for node_id in "ab":
+            plane.hear(LINKS[node_id], lost_register(node_id, (0, 3)))
+        plane.hear(LINK_C, node_register("c", positions={APP: 1}))
+        for node_id in "abc":
+            plane.hear(LINKS[node_id], heartbeat(node_id, 1))
+        before = list(map(sorted, owners(plane)))
+        assert all(held == ["a", "b"] for held in before)
+        plane.settle(LinksClosed(links=(LINK_A,)))
+        plane.hear(LINK_A, lost_register("a", (0, 3)))
+        for node_id in "abc":
+            plane.hear(LINKS[node_id], heartbeat(node_id, 2))
+        assert list(map(sorted, owners(plane))) == before
+
     @pytest.mark.parametrize("lost", [(), ((3, 3),)])
     def test_what_it_has_stays_after_it_has_gone(
         self, lost: tuple[tuple[int, int], ...]

@@ -438,6 +438,14 @@ class TestLost:
         plane.hear(LINK_A, applied("a", 2))
         assert plane.view.node_summaries(now_ns=0)[0].behind_counts == {APP: 0}
 
+    @pytest.mark.proves("W7")
+    def test_one_that_could_not_begin_anew_has_not(self) -> None:
+        """W7: it was as far as where it is to begin, and may be told again."""
+        plane = self.start()
+        plane.hear(LINK_A, applied("a", 1, failure="no such chunk", lacks_rows=True))
+        assert plane.hear(LINK_A, applied("a", 2, failure="the disk is full")) == []
+        assert plane.view.node_summaries(now_ns=0)[0].behind_counts == {APP: 2}
+
     def test_a_node_that_has_the_rows_tries_again(self) -> None:
         """A disk that is full may not be any more: nothing is thrown away."""
         plane = self.start()

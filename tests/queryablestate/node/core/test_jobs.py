@@ -326,6 +326,25 @@ class TestReset:
         jobs.table.assign(assignment())
         assert jobs.table.wants_more(now_ns=9)
 
+    @pytest.mark.proves("W3")
+    def test_entries_after_one_that_fails_are_not_applied(self, jobs: Jobs) -> None:
+        """W3: what they would be applied to counts for nothing."""
+        jobs.reset(7)
+        jobs.was_reset("disk full")
+        assert jobs.send(batch(8)) == ([], True)
+        assert jobs.table.wants_more(now_ns=RETRY_NS)
+        assert jobs.reset(8) == [rows(8)]
+
+    def test_a_registration_that_mends_it_is_the_last(self, jobs: Jobs) -> None:
+        """What was to be asked again has been."""
+        jobs.table.assign(assignment(key_groups=()))
+        jobs.reset(3)
+        jobs.was_reset("disk full")
+        jobs.table.assign(assignment())
+        assert jobs.table.wants_more(now_ns=9)
+        jobs.table.assign_all([assignment()])
+        assert not jobs.table.wants_more(now_ns=10 * RETRY_NS)
+
     @pytest.mark.proves("S1")
     def test_a_node_that_leaves_after_it_has_failed_lets_go(self, jobs: Jobs) -> None:
         """S1: what the store holds of a job that is void stays as it is."""
