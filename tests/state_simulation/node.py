@@ -95,7 +95,7 @@ from tests.state_simulation.copying import NodeCopying, ThreadQueue
 from tests.state_simulation.direct import DirectPort
 from tests.state_simulation.interruptions import KilledError
 from tests.state_simulation.network import Connection
-from tests.state_simulation.scenario import MAX_PARALLELISM, RETENTION_NS
+from tests.state_simulation.scenario import MAX_PARALLELISM, RETENTION_NS, Profile
 
 
 if TYPE_CHECKING:
@@ -108,6 +108,7 @@ if TYPE_CHECKING:
     from queryablestate.wire.node_messages import CollectStages, ToNode, VerifyStages
     from queryablestate.wire.staging_messages import StageChunk
     from tests.state_simulation.disk import Disk
+    from tests.state_simulation.scenario import Scenario
     from tests.state_simulation.world import World
 
 
@@ -119,6 +120,7 @@ _COMMANDED: Final = (ResetJobRows, HoldKeyGroups, CollectRows, EndProcess, Apply
 _PREFIXES: Final = tuple(map(group_start, range(MAX_PARALLELISM)))
 _SWEEP_COUNT: Final = 3
 _HALF_OPEN_NS: Final = 1_500 * MS
+_SLOW_ANSWER_NS: Final = 3_000 * MS
 _LIMITS: Final = NodeLimits(
     pause_ns=50 * MS,
     pause_ns_max=400 * MS,
@@ -129,6 +131,15 @@ _LIMITS: Final = NodeLimits(
     copy_report_ns=100 * MS,
     drop_stages_ns=150 * MS,
 )
+
+
+def _limits_of(scenario: Scenario) -> NodeLimits:
+    """Return how long a node waits; for a whole change, where no read may fail."""
+    if scenario.profile is not Profile.STORM and scenario.has_slow_changes:
+        # It asks to be taken in once more, and gives the connection up otherwise: it
+        # is away for a moment then, and no read may fail.
+        return evolve(_LIMITS, answer_timeout_ns=_SLOW_ANSWER_NS)
+    return _LIMITS
 
 
 @final
@@ -217,7 +228,7 @@ class Node:
                 registration_id=f"{address}#{world.next_number()}",
                 address=address,
             ),
-            _LIMITS,
+            _limits_of(world.scenario),
             now_ns=world.timeline.now_ns,
         )
         self._sweep_later()
