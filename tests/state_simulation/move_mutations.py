@@ -171,12 +171,12 @@ MOVE_MUTATIONS: Final = (
         seed=2453,
     ),
     Mutation(
-        name="version-of-a-directory-passed-over",
+        name="what-was-copied-passed-over",
         rule="W7: a directory that was not told of its copies is older than them",
-        module="queryablestate.control.chains",
-        before="    if holding is None or version > holding.version:\n",
-        after="    if holding is None:\n",
-        seed=20551,
+        module="queryablestate.control.assignment.assignment",
+        before="    return assignment.copied_versions[",
+        after="    return 0 * assignment.copied_versions[",
+        seed=20187,
     ),
     Mutation(
         name="unfinished-copies-passed-over",
