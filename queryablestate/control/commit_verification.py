@@ -287,7 +287,7 @@ class Verification:
         self._rows = None
 
     def _lack(self, node_id: str) -> None:
-        """Take note that a node has nothing of the batch."""
+        """Count on nothing of the batch at a node."""
         self._lacking.add(node_id)
         self._forget(node_id)
 

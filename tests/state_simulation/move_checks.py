@@ -267,7 +267,7 @@ class MoveChecker:
     def _staged(
         self, node_id: str, disk: Disk, key: tuple[bytes, int]
     ) -> StagedRows | None:
-        """Return a chunk that is there, or was, and nobody can know that it is not."""
+        """Return a chunk that is there, as far as the control plane can know."""
         rows = disk.staged.get(key)
         if rows is None and not self._has_come_back(node_id):
             return disk.vanished.get(key)
@@ -303,7 +303,7 @@ class MoveChecker:
         return True
 
     def put_back(self, store_id: str) -> None:
-        """Take note that an older state of a data directory has taken its place."""
+        """Doubt what is on a data directory that was put back to an older state."""
         self._put_back.add(store_id)
         for job_id in self.present:
             self._doubt(store_id, job_id)

@@ -179,7 +179,7 @@ MUTATIONS: Final = (
         seed=20001,
     ),
     Mutation(
-        name="restored-rows-missed-by-nobody",
+        name="missing-restored-rows-unnoticed",
         rule="W7: who lacks rows of a restore has lost its rows",
         module="queryablestate.store.restores",
         before='    reason = "rows_missing"\n',

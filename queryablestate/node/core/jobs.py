@@ -338,7 +338,7 @@ class JobTable:
         return self._moved(job, reset.sequence)
 
     def holds(self, job_id: str, holding: JobHolding | None) -> None:
-        """Take note of what the store has of a job, if it has told."""
+        """Note what the store has of a job; None changes nothing."""
         job = self._jobs.get(job_id)
         if job is not None and holding is not None:
             job.holding = holding

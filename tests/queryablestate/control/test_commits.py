@@ -38,7 +38,7 @@ from queryablestate.control.events import (
 from queryablestate.control.stored_control import stored_control
 from queryablestate.wire.batch_digest import digest_of
 from queryablestate.wire.clients import BatchCommitted, CommitBatch
-from queryablestate.wire.node_messages import ApplyEntries, VerifyStages
+from queryablestate.wire.node_messages import ApplyEntries, RegisterNode, VerifyStages
 from queryablestate.wire.records import BatchDecided, BatchState, StageRecord
 from tests.queryablestate.control_plane import (
     APP,
@@ -244,6 +244,19 @@ class TestPhases:
         assert plane.hear(LINK_B, applied("b", 1)) == [committed(0)]
 
 
+def asked_again(both: StageRecord, other: RegisterNode) -> tuple[Plane, VerifyStages]:
+    """Have *other* come in place of a node that has verified; return its question."""
+    plane = Plane()
+    plane.start_job()
+    plane.ask(commit(1, 0, both))
+    plane.hear(LINK_A, verified("a", verify_id(0, both)))
+    plane.settle(LinksClosed(links=(LINK_A,)))
+    plane.hear(AGAIN, other)
+    (asked,) = sent(plane.hear(LINK_B, verified("b", verify_id(0, both))), AGAIN)
+    assert isinstance(asked, VerifyStages)
+    return plane, asked
+
+
 class TestRefused:
     """Nothing happens, and the writer learns why."""
 
@@ -291,16 +304,8 @@ class TestRefused:
     @pytest.mark.proves("W7")
     def test_another_disk_has_verified_nothing(self) -> None:
         """W7: rows that were verified are gone with the directory they were in."""
-        plane = Plane()
-        plane.start_job()
         both = stage(1, a=1, b=1)
-        plane.ask(commit(1, 0, both))
-        plane.hear(LINK_A, verified("a", verify_id(0, both)))
-        plane.settle(LinksClosed(links=(LINK_A,)))
-        plane.hear(AGAIN, node_register("a", store_id="another"))
-        effects = plane.hear(LINK_B, verified("b", verify_id(0, both)))
-        (asked,) = sent(effects, AGAIN)
-        assert isinstance(asked, VerifyStages)
+        plane, asked = asked_again(both, node_register("a", store_id="another"))
         error = refusal(plane.hear(AGAIN, verified("a", asked.verify_id, both)))
         assert isinstance(error, StagedDataMissingError)
         assert error.args == (0, ("a",))
@@ -308,16 +313,9 @@ class TestRefused:
     @pytest.mark.proves("W7")
     def test_another_process_is_asked_again(self) -> None:
         """W7: its data directory may have been put back to an older state."""
-        plane = Plane()
-        plane.start_job()
         both = stage(1, a=1, b=1)
-        plane.ask(commit(1, 0, both))
-        plane.hear(LINK_A, verified("a", verify_id(0, both)))
-        plane.settle(LinksClosed(links=(LINK_A,)))
-        plane.hear(AGAIN, node_register("a", registration_id="process-a-2"))
-        effects = plane.hear(LINK_B, verified("b", verify_id(0, both)))
-        (asked,) = sent(effects, AGAIN)
-        assert isinstance(asked, VerifyStages)
+        other = node_register("a", registration_id="process-a-2")
+        plane, asked = asked_again(both, other)
         said = replace(verified("a", asked.verify_id), registration_id="process-a-2")
         assert sent(plane.hear(AGAIN, said), AGAIN) == [decided(1, 0, both)]
 

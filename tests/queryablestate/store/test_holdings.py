@@ -142,7 +142,7 @@ class TestHold:
     def test_an_older_state_stays_one_until_it_begins_anew(
         self, store: StateStore, copied_version: int
     ) -> None:
-        """W7: whoever registers it next must see it, be that another process."""
+        """W7: the next process that registers it must tell so, too."""
         store.hold(JOB, [0, 1], (), assignment_version=3)
         for version in (5, 6):
             store.hold(
