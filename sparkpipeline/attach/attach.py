@@ -143,6 +143,7 @@ def attach_state(
         commit_timeout_seconds=commit_timeout_seconds,
     )
     checkpoint = Checkpoint(spark, checkpoint_location)
+    checkpoint.check_location()
     query_id, newest = wait_for_batch(checkpoint, start_timeout_seconds)
     source = find_source(
         [row.asDict() for row in checkpoint.operators()], operator_id, state_var_name

@@ -130,6 +130,31 @@ class Checkpoint:
         versions = self._numbers(f"state/{operator_id}/0", _FEED_FILE)
         return {version - 1 for version in versions}
 
+    def check_location(self) -> None:
+        """
+        Return if Spark's readers of state look where the query writes.
+
+        They take the path as a URI has it, and look for a directory of that name: where
+        it has a space, another one, which may even be there.  Offsets and commits are
+        read in another way, so that only who reads state need ask.
+
+        Raises:
+            ConfigurationError: If they look elsewhere; says what to change.
+            StorageError: If the file system cannot be asked.
+        """
+        with self._reading():
+            files = self._files
+            written = files.makeQualified(self._root)
+            read = self._path_class(str(written.toUri().toString()))
+            if bool(read.equals(written)):
+                return
+            read_text = str(read.toString())
+        raise ConfigurationError(
+            f"Spark's reader of state takes the checkpoint {self.location!r} for "
+            f"{read_text!r}: have the query keep it at a path without spaces, %, #, ? "
+            "and other characters that a URI escapes"
+        )
+
     def check_readable(self, batch_id: int) -> None:
         """
         Return if this session can read the whole state after a batch.

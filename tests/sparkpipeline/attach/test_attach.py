@@ -701,6 +701,19 @@ class TestRefusals:
                 attached.wait_for_batch(0, WAIT_SECONDS)
             assert not attached.status().is_running
 
+    def test_a_path_that_sparks_reader_takes_for_another_is_refused(
+        self, cluster: StateCluster, spark: SparkSession, tmp_path: Path
+    ) -> None:
+        """At once: where a directory of the other name is, its state would be read."""
+        for name in ("a b", "100%", "a%20b", "a#b", "a?b", "a[b]"):
+            query = Attached(spark, tmp_path / name)
+            with pytest.raises(ConfigurationError, match=r"takes .* without spaces"):
+                attach(query, cluster, "trams")
+        for name in ("größe", "a+b,c=d", "a@b:c"):
+            query = Attached(spark, tmp_path / name)
+            with pytest.raises(ConfigurationError, match="no checkpoint"):
+                attach(query, cluster, "trams", start_timeout_seconds=0.1)
+
     def test_what_is_not_there(
         self, cluster: StateCluster, feed: Feed, query: Attached, job_id: str
     ) -> None:
