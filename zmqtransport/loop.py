@@ -5,7 +5,8 @@ Theory of operation.  A turn of the loop waits until a socket is readable, anoth
 thread calls, or the deadline comes; then
 
 1.  each readable socket is drained, in the order in which they were added, up to a
-    burst: a flood on one delays the others and the deadline by one burst only;
+    burst: a flood on one delays the others and the deadline by one burst only.  Where
+    single messages take milliseconds, a burst is limited in time, too;
 2.  what other threads asked for is called;
 3.  if the deadline has come, *on_deadline* is called.
 
@@ -82,6 +83,7 @@ class PollLoop:
         name: str,
         clock: Clock | None = None,
         burst_count_max: int = 100,
+        burst_ns_max: int | None = None,
         call_count_max: int = 100_000,
         on_failure: Callable[[Exception], None] | None = None,
     ) -> None:
@@ -92,6 +94,8 @@ class PollLoop:
             name: For the log, and as the name of its thread.
             clock: What the deadline is measured by.
             burst_count_max: Messages taken from a socket before others have their turn.
+            burst_ns_max: After so long they have it, too; None where each message takes
+                little.
             call_count_max: Calls of other threads that may wait.
             on_failure: Is told, in the loop's thread, that the loop cannot go on.
 
@@ -102,6 +106,7 @@ class PollLoop:
         require_open_files(OPEN_FILES_LEFT_MIN, what="a new client or server")
         self._name = name
         self._burst_count_max = burst_count_max
+        self._burst_ns_max = burst_ns_max
         self._call_count_max = call_count_max
         self._on_failure = on_failure
         self._guard = ForkGuard()
@@ -110,7 +115,8 @@ class PollLoop:
         self._drains: dict[ZMQSocket | int, Callable[[], None]] = {}
         self._polled: list[tuple[ZMQSocket | int, int]] = []
         self._sockets: list[ZMQSocket] = []
-        self._deadline = LoopDeadline(SystemClock() if clock is None else clock)
+        self._clock = SystemClock() if clock is None else clock
+        self._deadline = LoopDeadline(self._clock)
         self._at_end: list[Callable[[], None]] = []
         self._failure: Exception | None = None
         self._failure_count = 0
@@ -171,12 +177,18 @@ class PollLoop:
         """
         Handle what waits on *socket* now, one burst at most; nothing if not served.
 
-        For a handler that must see those messages before it goes on.
+        For a handler that must see those messages before it goes on, however long they
+        take.
         """
         self._check_thread()
         handle = self._drains.get(socket)
-        if handle is not None:
+        if handle is None:
+            return
+        burst_ns_max, self._burst_ns_max = self._burst_ns_max, None
+        try:
             handle()
+        finally:
+            self._burst_ns_max = burst_ns_max
 
     def set_deadline(
         self,
@@ -424,6 +436,7 @@ class PollLoop:
     ) -> None:
         """Tell *on_message* what waits on *socket*, a burst at most."""
         drain = self._drains[socket]
+        began_ns = 0 if self._burst_ns_max is None else self._clock.now_ns()
         for index in range(self._burst_count_max):
             try:
                 frames = receive_now(socket, frame_count_max=frame_count_max)
@@ -437,6 +450,11 @@ class PollLoop:
                 return  # the handler has removed it
             if index == 0 and not is_readable(socket):
                 return  # mostly one comes alone, and `Again` costs more than asking
+            if (
+                self._burst_ns_max is not None
+                and self._clock.now_ns() - began_ns >= self._burst_ns_max
+            ):
+                return
 
     def _add_socket(self, socket: ZMQSocket, drain: Callable[[], None]) -> None:
         """Have *drain* called when *socket* is readable."""

@@ -26,7 +26,7 @@ from nameservice import (
     SystemClock,
     get_logger,
 )
-from nameservice.clock import NS_PER_US
+from nameservice.clock import NS_PER_MS, NS_PER_US
 from nameservice.observation import Latencies, Observation
 from nameservice.version import package_version
 from queryablestate.connect.credentials import Credentials, credentials_of
@@ -105,6 +105,8 @@ if TYPE_CHECKING:
 __all__ = ["NodeLoop"]
 
 _REGISTRATION_ID_SIZE_BYTES: Final = 16
+_BURST_NS_MAX: Final = NS_PER_MS
+"""A question for a thousand keys takes two of them, and others wait (rule B2)."""
 
 
 @final
@@ -142,7 +144,7 @@ class NodeLoop:
         self._refusal: ReportRefused | None = None
         self._resources = ExitStack()
         self._crew: ReaderCrew | None = None
-        self.loop = PollLoop(name="state-node", clock=clock)
+        self.loop = PollLoop(name="state-node", clock=clock, burst_ns_max=_BURST_NS_MAX)
         self._version = package_version()
         self.loop.at_end(self._end)  # the first one is called last
         self.loop.at_end(self._resources.close)

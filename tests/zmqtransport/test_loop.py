@@ -20,6 +20,7 @@ from nameservice import (
     SystemClock,
     UnreachableError,
 )
+from nameservice.clock import NS_PER_MS
 from tests.exhausted_threads import no_more_threads
 from tests.forking import run_in_child
 from tests.leaks import assert_closed, no_collection, process_figures, settled
@@ -168,6 +169,42 @@ class TestMessages:
         loop.add_socket(last, stop_at_the_end)
         loop.run()
         assert log == ["deadline", *["flood"] * 7, "other", "call"]
+
+    @pytest.mark.proves("B2")
+    def test_messages_that_take_long_do_not_starve_the_others(
+        self, context: ZMQContext, pair: tuple[ZMQSocket, ZMQSocket]
+    ) -> None:
+        """B2: a burst ends when its time is over; `drain` takes all of it."""
+        slow, driver = pair
+        other = open_socket(context, zmq.PAIR, SocketLimits(is_immediate=False))
+        other.bind("inproc://other")
+        other_driver = open_socket(context, zmq.PAIR, SocketLimits(is_immediate=False))
+        other_driver.connect("inproc://other")
+        for _ in range(7):
+            driver.send(b"slow")
+        for _ in range(4):
+            other_driver.send(b"other")
+        clock = ManualClock()
+        loop = PollLoop(name="test", clock=clock, burst_ns_max=2 * NS_PER_MS)
+        log: list[str] = []
+
+        def on_slow(_: list[zmq.Frame]) -> None:
+            log.append("slow")
+            clock.advance(NS_PER_MS)
+
+        def on_other(_: list[zmq.Frame]) -> None:
+            log.append("other")
+            clock.advance(2 * NS_PER_MS)
+            if log.count("other") == 2:
+                loop.drain(slow)
+            if log.count("other") == 4:
+                loop.stop()
+
+        loop.add_socket(slow, on_slow)
+        loop.add_socket(other, on_other)
+        loop.run()
+        one_turn = ["slow", "slow", "other"]
+        assert log == [*one_turn, *one_turn, *["slow"] * 3, "other", "other"]
 
     def test_a_handler_may_remove_and_close_its_own_socket(
         self, loop: PollLoop, pair: tuple[ZMQSocket, ZMQSocket]
