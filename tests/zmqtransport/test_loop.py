@@ -61,10 +61,15 @@ def loop() -> Iterator[PollLoop]:
 @pytest.fixture
 def pair(context: ZMQContext) -> tuple[ZMQSocket, ZMQSocket]:
     """Return two connected sockets: one for the loop, one for the test."""
+    return connected(context, "pair")
+
+
+def connected(context: ZMQContext, name: str) -> tuple[ZMQSocket, ZMQSocket]:
+    """Return another two, by a name that no other two have."""
     served = open_socket(context, zmq.PAIR, SocketLimits(is_immediate=False))
-    served.bind("inproc://pair")
+    served.bind(f"inproc://{name}")
     driver = open_socket(context, zmq.PAIR, SocketLimits(is_immediate=False))
-    driver.connect("inproc://pair")
+    driver.connect(f"inproc://{name}")
     return served, driver
 
 
@@ -140,10 +145,7 @@ class TestMessages:
     ) -> None:
         """A burst is bounded: the other socket and the deadline have their turn."""
         flooded, driver = pair
-        other = open_socket(context, zmq.PAIR, SocketLimits(is_immediate=False))
-        other.bind("inproc://other")
-        other_driver = open_socket(context, zmq.PAIR, SocketLimits(is_immediate=False))
-        other_driver.connect("inproc://other")
+        other, other_driver = connected(context, "other")
         for _ in range(500):
             driver.send(b"flood")
         other_driver.send(b"other")
@@ -161,10 +163,7 @@ class TestMessages:
         def stop_at_the_end(_: list[zmq.Frame]) -> None:
             loop.stop()
 
-        last = open_socket(context, zmq.PAIR, SocketLimits(is_immediate=False))
-        last.bind("inproc://last")
-        last_driver = open_socket(context, zmq.PAIR, SocketLimits(is_immediate=False))
-        last_driver.connect("inproc://last")
+        last, last_driver = connected(context, "last")
         last_driver.send(b"last")
         loop.add_socket(last, stop_at_the_end)
         loop.run()
@@ -176,10 +175,7 @@ class TestMessages:
     ) -> None:
         """B2: a burst ends when its time is over; `drain` takes all of it."""
         slow, driver = pair
-        other = open_socket(context, zmq.PAIR, SocketLimits(is_immediate=False))
-        other.bind("inproc://other")
-        other_driver = open_socket(context, zmq.PAIR, SocketLimits(is_immediate=False))
-        other_driver.connect("inproc://other")
+        other, other_driver = connected(context, "other")
         for _ in range(7):
             driver.send(b"slow")
         for _ in range(4):
@@ -233,10 +229,7 @@ class TestMessages:
     ) -> None:
         """A socket that was removed in this turn is not served in this turn."""
         served, driver = pair
-        other = open_socket(context, zmq.PAIR, SocketLimits(is_immediate=False))
-        other.bind("inproc://other")
-        other_driver = open_socket(context, zmq.PAIR, SocketLimits(is_immediate=False))
-        other_driver.connect("inproc://other")
+        other, other_driver = connected(context, "other")
         driver.send(b"x")
         other_driver.send(b"y")
         loop = PollLoop(name="test")
@@ -257,10 +250,7 @@ class TestMessages:
     ) -> None:
         """Rule E5: what a connection brought is handled before its end is."""
         news, news_driver = pair
-        messages = open_socket(context, zmq.PAIR, SocketLimits(is_immediate=False))
-        messages.bind("inproc://messages")
-        driver = open_socket(context, zmq.PAIR, SocketLimits(is_immediate=False))
-        driver.connect("inproc://messages")
+        messages, driver = connected(context, "messages")
         driver.send(b"heartbeat")
         news_driver.send(b"closed")
         loop = PollLoop(name="test")
