@@ -21,11 +21,18 @@ from queryablestate.proxy.rate_limit import RateLimitRule, RateLimitScope
 
 HASH = token_sha256("t")
 
-printable = st.one_of(
-    st.text(alphabet="\"'\\#[]=. a", min_size=1, max_size=8),
-    st.text(min_size=1, max_size=8).filter(str.isprintable),
-)
-names = printable.filter(lambda text: "/" not in text and text != "anonymous")
+
+def texts(*, without: str = "") -> st.SearchStrategy[str]:
+    """Return what can be printed (`str.isprintable`) and has no such character."""
+    others = st.characters(exclude_categories=("C", "Z"), exclude_characters=without)
+    return st.one_of(
+        st.text(alphabet="\"'\\#[]=. a", min_size=1, max_size=8),
+        st.text(alphabet=others, min_size=1, max_size=8),
+    )
+
+
+printable = texts()
+names = texts(without="/").filter(lambda text: text != "anonymous")
 globs = st.builds(
     "{}/{}".format, st.one_of(names, st.just("*")), st.one_of(names, st.just("*"))
 )
