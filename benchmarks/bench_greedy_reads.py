@@ -1,15 +1,16 @@
 """
 What one caller's large reads cost the others, and a node (rules B1, B2).
 
-Workload: one node, one proxy, each a process of its own over loopback TCP.  A client
-asks for one small value every 2 ms; beside it another process asks, as fast as it can,
-for one value of 15 MB, or for 15 values of 1 MB (four questions at once), or scans the
+Workload: one node, one proxy, each a process of its own over loopback TCP.  One client
+asks the node for one small value every 2 ms, then another one asks the proxy for it;
+beside them a process asks, as fast as it can, for one value of 15 MB, or for 15 values
+of 1 MB (four questions at once), for 10,000 small values at once (two), or scans the
 small ones (ten scans at once).  Rounds without and with the other process alternate.
 
 The greedy process needs processors, too, and takes them from all on the machine.  So
-the same small question is also put, beside the same process, to a *bystander*: another
-cluster, which answers no other question.  What is lost there is lost to the machine;
-what is lost beyond it is lost to the node that both callers share.
+the same small questions are also put, beside the same process, to a *bystander*:
+another cluster, which answers no other question.  What is lost there is lost to the
+machine; what is lost beyond it is lost to the node that both callers share.
 
 Bad: a p99 beside it above twice the bystander's; more than 64 MiB of anonymous memory
 of the node above its rest.
@@ -21,7 +22,7 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -32,7 +33,7 @@ from queryablestate import QueryableStateClient
 
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
 
 _SMALL_COUNT: Final = sized(200_000, tiny=100)
@@ -45,10 +46,12 @@ _ROUND_SECONDS: Final = sized(4.0, tiny=0.2)
 _WARM_UP_SECONDS: Final = sized(1.0, tiny=0.1)
 _PAUSE_SECONDS: Final = 0.002
 _SAMPLE_SECONDS: Final = 0.01
+_MANY: Final = sized(10_000, tiny=10)
 _THREADS: Final = sized(
-    {"15 MB": 4, "15 times 1 MB": 4, "scans": 10},
-    tiny={"15 MB": 1, "15 times 1 MB": 1, "scans": 1},
+    {"15 MB": 4, "15 times 1 MB": 4, "10,000 keys": 2, "scans": 10},
+    tiny={"15 MB": 1, "15 times 1 MB": 1, "10,000 keys": 1, "scans": 1},
 )
+_WAYS: Final = {"direct": True, "by proxy": False}
 
 
 def run() -> None:
@@ -62,46 +65,62 @@ def run() -> None:
         largest = "l" * _LARGEST_SIZE_BYTES
         cluster.write([_LARGEST], largest, rows_per_batch=1, first_batch_id=200)
         other.write(keys, "v" * 100, rows_per_batch=50_000)
-        with (
-            QueryableStateClient(cluster.url) as client,
-            QueryableStateClient(other.url) as bystander,
-        ):
-            for each in (client, bystander):
-                _measure(each, keys[0], _WARM_UP_SECONDS)
+        with ExitStack() as resources:
+            clients, bystanders = (
+                {
+                    way: resources.enter_context(
+                        QueryableStateClient(each.url, direct=is_direct)
+                    )
+                    for way, is_direct in _WAYS.items()
+                }
+                for each in (cluster, other)
+            )
+            for client in (*clients.values(), *bystanders.values()):
+                _measure(client, keys[0], _WARM_UP_SECONDS)
             for manner in _THREADS:
-                figures += _beside(cluster, client, bystander, keys[0], manner)
+                figures += _beside(cluster, clients, bystanders, keys, manner)
     report("greedy_reads", figures)
 
 
 def _beside(
     cluster: StateCluster,
-    client: QueryableStateClient,
-    bystander: QueryableStateClient,
-    key: str,
+    clients: Mapping[str, QueryableStateClient],
+    bystanders: Mapping[str, QueryableStateClient],
+    keys: Sequence[str],
     manner: str,
 ) -> list[Figure]:
     """Return what is measured alone, and beside a greedy process."""
-    alone: list[float] = []
-    beside: list[float] = []
-    elsewhere: list[float] = []
+    alone: dict[str, list[float]] = {way: [] for way in _WAYS}
+    beside: dict[str, list[float]] = {way: [] for way in _WAYS}
+    elsewhere: dict[str, list[float]] = {way: [] for way in _WAYS}
     pid = cluster.node_pids[0]
     rest = _anonymous_mib(pid)
     peaks: list[float] = []
     for _ in range(_ROUND_COUNT):
-        alone += _measure(client, key, _ROUND_SECONDS)
+        for way, client in clients.items():
+            alone[way] += _measure(client, keys[0], _ROUND_SECONDS)
         with _greedy(cluster.url, manner), _watched(pid, peaks):
-            beside += _measure(client, key, _ROUND_SECONDS)
-            elsewhere += _measure(bystander, key, _ROUND_SECONDS)
-    before = figure(f"get, alone ({manner})", "us", alone)
-    after = figure(f"get, beside {manner}", "us", beside)
-    floor = figure(f"get of the bystander, beside {manner}", "us", elsewhere)
+            for way, client in clients.items():
+                beside[way] += _measure(client, keys[0], _ROUND_SECONDS)
+                bystander = bystanders[way]
+                elsewhere[way] += _measure(bystander, keys[0], _ROUND_SECONDS)
+    figures = []
+    for way in _WAYS:
+        before = figure(f"get {way}, alone ({manner})", "us", alone[way])
+        after = figure(f"get {way}, beside {manner}", "us", beside[way])
+        floor = figure(f"the bystander's {way}, {manner}", "us", elsewhere[way])
+        by_rest, by_floor = after.p99 / before.p99, after.p99 / floor.p99
+        figures += [
+            before,
+            after,
+            floor,
+            figure(f"p99 {way}, beside {manner} by alone", "x", [by_rest]),
+            figure(f"p99 {way}, beside {manner} by bystander's", "x", [by_floor]),
+        ]
+    growth = max(peaks) - rest
     return [
-        before,
-        after,
-        floor,
-        figure(f"p99 beside {manner} by p99 alone", "x", [after.p99 / before.p99]),
-        figure(f"p99 beside {manner} by the bystander's", "x", [after.p99 / floor.p99]),
-        figure(f"RssAnon of the node above rest, {manner}", "MiB", [max(peaks) - rest]),
+        *figures,
+        figure(f"RssAnon of the node above rest, {manner}", "MiB", [growth]),
     ]
 
 
@@ -162,18 +181,22 @@ def _ask_for_much(url: str, manner: str) -> None:
     """Ask until the input ends."""
     is_over = threading.Event()
     told = {"answered": 0}
+    many = list(keys_of(_MANY))
 
     def ask() -> None:
         with QueryableStateClient(url) as client:
             while not is_over.is_set():
                 try:
-                    if manner == "scans":
-                        for _ in client.scan(JOB, STATE, limit=20_000):
-                            pass
-                    elif manner == "15 MB":
-                        client.get(JOB, STATE, _LARGEST)
-                    else:
-                        client.get_many(JOB, STATE, _LARGE)
+                    match manner:
+                        case "scans":
+                            for _ in client.scan(JOB, STATE, limit=20_000):
+                                pass
+                        case "10,000 keys":
+                            client.get_many(JOB, STATE, many)
+                        case "15 MB":
+                            client.get(JOB, STATE, _LARGEST)
+                        case _:
+                            client.get_many(JOB, STATE, _LARGE)
                     told["answered"] += 1
                 except NameServiceError as error:
                     name = type(error).__name__

@@ -136,8 +136,10 @@ class SocketLimits:
         receive_queue_count_max: Messages queued per peer that came in.
         frame_size_bytes_max: A peer that sends a larger frame is disconnected.
         kernel_buffer_bytes: What the kernel may hold of a connection in each direction
-            (it doubles this for its own needs); 0 leaves it to the system, which goes
-            up to some megabytes.
+            (it doubles this for its own needs).  One thread of libzmq reads and writes
+            for all connections, as much as the kernel has or takes: the system's own
+            megabytes keep the others waiting for milliseconds (rule B2; see
+            docs/decisions/0037-little-in-the-kernel.md).
         backlog_count_max: Connections that the kernel holds until they are accepted;
             above ZeroMQ's 100, because after a restart all clients come at once.
         handshake_timeout_ms: A peer that has not finished its handshake by then is
@@ -160,7 +162,7 @@ class SocketLimits:
     send_queue_count_max: int = _at_least(1, default=1_000)
     receive_queue_count_max: int = _at_least(1, default=1_000)
     frame_size_bytes_max: int = _at_least(64, default=2 * 1024 * 1024)
-    kernel_buffer_bytes: int = _at_least(0, default=0)
+    kernel_buffer_bytes: int = _at_least(1, default=128 * 1024)
     backlog_count_max: int = _at_least(1, default=1_024)
     handshake_timeout_ms: int = _at_least(1, default=5_000)
     silence_timeout_ms: int = _at_least(1, default=60_000)
@@ -201,6 +203,8 @@ def open_socket(
         (zmq.SNDHWM, limits.send_queue_count_max),
         (zmq.RCVHWM, limits.receive_queue_count_max),
         (zmq.MAXMSGSIZE, limits.frame_size_bytes_max),
+        (zmq.SNDBUF, limits.kernel_buffer_bytes),
+        (zmq.RCVBUF, limits.kernel_buffer_bytes),
         (zmq.BACKLOG, limits.backlog_count_max),
         (zmq.HANDSHAKE_IVL, limits.handshake_timeout_ms),
         (zmq.TCP_MAXRT, limits.silence_timeout_ms),
@@ -214,9 +218,6 @@ def open_socket(
         (zmq.IMMEDIATE, int(limits.is_immediate)),
     ):
         socket.setsockopt(option, value)
-    if limits.kernel_buffer_bytes:
-        socket.setsockopt(zmq.SNDBUF, limits.kernel_buffer_bytes)
-        socket.setsockopt(zmq.RCVBUF, limits.kernel_buffer_bytes)
     if socket_type == zmq.ROUTER:
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
     return socket

@@ -7,6 +7,7 @@ import socket as stdlib_socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 import zmq
@@ -14,6 +15,7 @@ import zmq
 from haservices.testing.reserved_port import ReservedPort
 from nameservice import AuthenticationError, RemoteProtocolError
 from tests.zmqtransport.monitored_server import (
+    LOOPBACK,
     WAIT_MS,
     MonitoredServer,
     events_until,
@@ -24,6 +26,7 @@ from zmqtransport.connections import (
     ConnectFailed,
     ConnectionAccepted,
     ConnectionClosed,
+    ConnectionId,
     ConnectionMonitor,
     ConnectionOpened,
     HandshakeFailed,
@@ -37,9 +40,57 @@ from zmqtransport.sockets import (
     SocketLimits,
     ZMQContext,
     ZMQSocket,
+    bind_socket,
     connect_socket,
     open_socket,
 )
+
+
+_LARGE_SIZE_BYTES = 8 << 20
+
+
+def kernel_buffer_bytes(connection: ConnectionId, option: int) -> int:
+    """Return what the kernel may hold of a connection of this process."""
+    with stdlib_socket.socket(fileno=os.dup(connection)) as view:
+        return view.getsockopt(stdlib_socket.SOL_SOCKET, option)
+
+
+@pytest.mark.shells
+@pytest.mark.proves("B2")
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux lets its buffers grow")
+def test_large_messages_do_not_fill_the_kernel(context: ZMQContext) -> None:
+    """What libzmq reads and writes at once is bounded: others wait for it."""
+    limits = SocketLimits(frame_size_bytes_max=_LARGE_SIZE_BYTES)
+    router = open_socket(context, zmq.ROUTER, limits)
+    dealer = open_socket(context, zmq.DEALER, limits)
+    with (
+        closing(ConnectionMonitor(router)) as accepted,
+        closing(ConnectionMonitor(dealer)) as opened,
+    ):
+        connect_socket(dealer, bind_socket(router, LOOPBACK))
+        assert dealer.poll(WAIT_MS, zmq.POLLOUT)
+        for _ in range(4):
+            dealer.send(bytes(_LARGE_SIZE_BYTES))
+            assert router.poll(WAIT_MS)
+            router_id, _ = router.recv_multipart()
+            router.send_multipart([router_id, bytes(_LARGE_SIZE_BYTES)])
+            assert dealer.poll(WAIT_MS)
+            dealer.recv()
+        connections = [
+            event.connection_id
+            for monitor, kind in (
+                (accepted, ConnectionAccepted),
+                (opened, ConnectionOpened),
+            )
+            for event in events_until(monitor, has(HandshakeSucceeded))
+            if isinstance(event, kind)
+        ]
+        assert len(connections) == 2
+        for connection in connections:
+            for option in (stdlib_socket.SO_SNDBUF, stdlib_socket.SO_RCVBUF):
+                held_bytes = kernel_buffer_bytes(connection, option)
+                # Linux doubles what it is asked for.
+                assert held_bytes <= 2 * limits.kernel_buffer_bytes
 
 
 @pytest.mark.shells

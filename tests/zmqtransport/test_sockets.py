@@ -43,6 +43,7 @@ class TestSocketLimits:
             {"send_queue_count_max": 0},
             {"receive_queue_count_max": 0},
             {"frame_size_bytes_max": -1},
+            {"kernel_buffer_bytes": 0},
             {"backlog_count_max": 0},
             {"handshake_timeout_ms": 0},
             {"silence_timeout_ms": 0},
@@ -76,6 +77,7 @@ class TestOpenSocket:
                 send_queue_count_max=12,
                 receive_queue_count_max=13,
                 frame_size_bytes_max=1_400,
+                kernel_buffer_bytes=14_500,
                 backlog_count_max=15,
                 handshake_timeout_ms=16,
                 silence_timeout_ms=9_000,
@@ -92,6 +94,8 @@ class TestOpenSocket:
                 zmq.SNDHWM,
                 zmq.RCVHWM,
                 zmq.MAXMSGSIZE,
+                zmq.SNDBUF,
+                zmq.RCVBUF,
                 zmq.BACKLOG,
                 zmq.HANDSHAKE_IVL,
                 zmq.TCP_MAXRT,
@@ -105,7 +109,26 @@ class TestOpenSocket:
                 zmq.RECONNECT_IVL_MAX,
                 zmq.IMMEDIATE,
             )
-        ] == [11, 12, 13, 1_400, 15, 16, 9_000, 1, 2, 2, 3, 0, 19, 20, 21, 0]
+        ] == [
+            11,
+            12,
+            13,
+            1_400,
+            14_500,
+            14_500,
+            15,
+            16,
+            9_000,
+            1,
+            2,
+            2,
+            3,
+            0,
+            19,
+            20,
+            21,
+            0,
+        ]
 
     def test_a_closed_context_is_our_callers_mistake(self) -> None:
         """ZeroMQ's exceptions do not escape (rule L4)."""
