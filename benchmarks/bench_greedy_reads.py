@@ -23,6 +23,7 @@ import sys
 import threading
 import time
 from contextlib import ExitStack, contextmanager
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -180,12 +181,17 @@ def _greedy(url: str, manner: str) -> Iterator[None]:
 def _ask_for_much(url: str, manner: str) -> None:
     """Ask until the input ends."""
     is_over = threading.Event()
+    begun = threading.Semaphore(0)
     told = {"answered": 0}
     many = list(keys_of(_MANY))
 
     def ask() -> None:
         with QueryableStateClient(url) as client:
-            while not is_over.is_set():
+            for number in count():
+                if number == 1:
+                    begun.release()
+                if is_over.is_set():
+                    return
                 try:
                     match manner:
                         case "scans":
@@ -205,6 +211,8 @@ def _ask_for_much(url: str, manner: str) -> None:
     threads = [threading.Thread(target=ask) for _ in range(_THREADS[manner])]
     for thread in threads:
         thread.start()
+    for _ in threads:
+        begun.acquire()  # what only the first answers take is not measured
     print("ready", flush=True)
     sys.stdin.read()
     is_over.set()

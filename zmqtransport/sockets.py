@@ -146,7 +146,8 @@ class SocketLimits:
             disconnected: it would hold a place for nothing.
         silence_timeout_ms: How long the peer's system may leave unacknowledged what
             was sent, data or a probe of TCP, before the connection ends.  A paused
-            process does not end it while its system takes what is sent.  There are no
+            process does not end it while its system takes what is sent, which is what
+            *kernel_buffer_bytes* of the peer have room for.  There are no
             pings of ZMTP: a connection that fails while its input is stopped, because
             a queue is full or its socket is closing, makes the next one abort the
             whole process (libzmq 4.3.5; its issues 3937, 4364, 4767).
@@ -162,7 +163,7 @@ class SocketLimits:
     send_queue_count_max: int = _at_least(1, default=1_000)
     receive_queue_count_max: int = _at_least(1, default=1_000)
     frame_size_bytes_max: int = _at_least(64, default=2 * 1024 * 1024)
-    kernel_buffer_bytes: int = _at_least(1, default=128 * 1024)
+    kernel_buffer_bytes: int = _at_least(1, default=512 * 1024)
     backlog_count_max: int = _at_least(1, default=1_024)
     handshake_timeout_ms: int = _at_least(1, default=5_000)
     silence_timeout_ms: int = _at_least(1, default=60_000)

@@ -32,6 +32,7 @@ _FRAME_SIZE_MARGIN_BYTES: Final = 64 * 1024
 # The rest waits in the kernel, and then at the client.  libzmq takes up to a kilobyte
 # for each of these, and `InflowGuard` needs time to end a connection.
 _RECEIVE_QUEUE_COUNT_MAX: Final = 200
+_KERNEL_BUFFER_BYTES: Final = 128 * 1024
 # A subscription takes some thirty; CURVE's handshake takes more.
 _SUBSCRIPTION_SIZE_BYTES_MAX: Final = 512
 # libzmq enters all that it has of a subscriber before it reports the first of it.
@@ -65,6 +66,7 @@ def _limits(
             config.queued_replies_per_peer_max, send_queue_count_max
         ),
         receive_queue_count_max=receive_queue_count_max,
+        kernel_buffer_bytes=_KERNEL_BUFFER_BYTES,
         frame_size_bytes_max=frame_size_bytes_max,
         # Above every session timeout: a paused client is no client that has died.
         silence_timeout_ms=max(
