@@ -57,7 +57,7 @@ def kernel_buffer_bytes(connection: ConnectionId, option: int) -> int:
 
 @pytest.mark.shells
 @pytest.mark.proves("B2")
-@pytest.mark.skipif(sys.platform != "linux", reason="Linux lets its buffers grow")
+@pytest.mark.skipif(sys.platform != "linux", reason="in Linux buffers grow")
 def test_large_messages_do_not_fill_the_kernel(context: ZMQContext) -> None:
     """What libzmq reads and writes at once is bounded: others wait for it."""
     limits = SocketLimits(frame_size_bytes_max=_LARGE_SIZE_BYTES)
