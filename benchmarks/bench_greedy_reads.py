@@ -23,7 +23,6 @@ import sys
 import threading
 import time
 from contextlib import ExitStack, contextmanager
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -47,6 +46,7 @@ _ROUND_SECONDS: Final = sized(4.0, tiny=0.2)
 _WARM_UP_SECONDS: Final = sized(1.0, tiny=0.1)
 _PAUSE_SECONDS: Final = 0.002
 _SAMPLE_SECONDS: Final = 0.01
+_FIRST_SECONDS: Final = 60.0
 _MANY: Final = sized(10_000, tiny=10)
 _THREADS: Final = sized(
     {"15 MB": 4, "15 times 1 MB": 4, "10,000 keys": 2, "scans": 10},
@@ -185,34 +185,38 @@ def _ask_for_much(url: str, manner: str) -> None:
     told = {"answered": 0}
     many = list(keys_of(_MANY))
 
+    def ask_once(client: QueryableStateClient) -> None:
+        try:
+            match manner:
+                case "scans":
+                    for _ in client.scan(JOB, STATE, limit=20_000):
+                        pass
+                case "10,000 keys":
+                    client.get_many(JOB, STATE, many)
+                case "15 MB":
+                    client.get(JOB, STATE, _LARGEST)
+                case _:
+                    client.get_many(JOB, STATE, _LARGE)
+            told["answered"] += 1
+        except NameServiceError as error:
+            name = type(error).__name__
+            told[name] = told.get(name, 0) + 1
+
     def ask() -> None:
         with QueryableStateClient(url) as client:
-            for number in count():
-                if number == 1:
-                    begun.release()
-                if is_over.is_set():
-                    return
-                try:
-                    match manner:
-                        case "scans":
-                            for _ in client.scan(JOB, STATE, limit=20_000):
-                                pass
-                        case "10,000 keys":
-                            client.get_many(JOB, STATE, many)
-                        case "15 MB":
-                            client.get(JOB, STATE, _LARGEST)
-                        case _:
-                            client.get_many(JOB, STATE, _LARGE)
-                    told["answered"] += 1
-                except NameServiceError as error:
-                    name = type(error).__name__
-                    told[name] = told.get(name, 0) + 1
+            ask_once(client)
+            begun.release()
+            while not is_over.is_set():
+                ask_once(client)
 
-    threads = [threading.Thread(target=ask) for _ in range(_THREADS[manner])]
+    threads = [
+        threading.Thread(target=ask, daemon=True) for _ in range(_THREADS[manner])
+    ]
     for thread in threads:
         thread.start()
     for _ in threads:
-        begun.acquire()  # what only the first answers take is not measured
+        # What only the first answers take is not measured.
+        assert begun.acquire(timeout=_FIRST_SECONDS), "a first answer is late"
     print("ready", flush=True)
     sys.stdin.read()
     is_over.set()
